@@ -1,0 +1,1 @@
+"""Where it runs. Thin: each shell performs what its pure core decides."""

@@ -1,0 +1,1 @@
+"""Engines: what turns a prompt into tokens. One file each, one interface."""

@@ -1,0 +1,1 @@
+"""How it is put together: settings, Serve applications, the command line."""

@@ -1,0 +1,1 @@
+"""How a turn arrives: WebSocket and HTTP on one port."""

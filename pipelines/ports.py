@@ -1,0 +1,53 @@
+"""What a turn needs of the outside, as roles. Shells in `actors/`, fakes in tests.
+
+Every method raises an ApiError for what the other side refuses, and `Overloaded` when it is gone.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from turnwire.pipelines import messages as m
+
+
+class Connection(Protocol):
+    """The actor that owns one connection's state."""
+
+    async def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown: ...
+    async def recall(self, command: m.Recall) -> m.Prompt: ...
+    def commit(self, command: m.Commit) -> None:
+        """Deliver in order, before any later Prepare of the connection; never waits."""
+
+    def abort(self, command: m.Abort) -> None:
+        """As `commit`."""
+
+
+class Router(Protocol):
+    """Model names to live workers."""
+
+    async def resolve(self, command: m.Resolve) -> m.Route: ...
+    def valid(self, route: m.Route) -> bool:
+        """Is the worker of an earlier answer still there and not draining? No I/O."""
+
+
+class Engine(Protocol):
+    """One inference worker."""
+
+    def generate(
+        self, worker: m.Endpoint, command: m.Generate
+    ) -> AbstractAsyncContextManager[AsyncIterator[list[m.EngineEvent]]]:
+        """Batches of events, all that is ready at once. Leaving the block stops the worker."""
+
+
+class Safety(Protocol):
+    async def screen(self, command: m.Screen) -> m.Screened: ...
+
+
+class Store(Protocol):
+    async def save(self, command: m.Save) -> None: ...
+    async def load(self, command: m.Load) -> m.Chain: ...
+
+
+class Ledger(Protocol):
+    def settle(self, record: m.UsageRecord) -> None:
+        """Take the record into the bounded backlog; never waits. Overloaded when it is full."""

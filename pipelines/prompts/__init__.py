@@ -1,0 +1,1 @@
+"""Prompt formats: items in, token ids out, one file a format."""
