@@ -238,6 +238,14 @@ class Prepared(Message, frozen=True):
     """With `store`: the new input items, each with an id."""
     stored_context: Chain | None = None
     """With `store`, when the parent is not stored: everything before this turn."""
+    echo_turn: Json = b""
+    """More members of the response object (no braces): those that differ from turn to turn."""
+    echo_tools: Json | None = None
+    """The members `instructions` and `tools` of the echo (no braces), given when `echo` is."""
+    foreign_items: int = 0
+    """New input items of kinds that are not understood here; the prompt leaves them out."""
+    unsupported_tools: int = 0
+    """Tools the model is not shown, because nothing here could carry out their calls."""
 
 
 class Commit(Message, frozen=True):
