@@ -1,0 +1,171 @@
+"""Connection actors: the state of one WebSocket, or of several of one tenant, behind a channel.
+
+`ConnectionCore` answers commands and knows nothing of sockets or Ray; `ConnectionActor` gives it a
+listener, and is made a Ray actor by whoever leases it out.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from turnwire.actors.channel import Caller, Listener, UnaryHandler
+from turnwire.pipelines import messages as m
+from turnwire.pipelines.config import ChannelSettings, ConnectionSettings
+from turnwire.pipelines.connection import ConnectionState
+from turnwire.pipelines.prompts.format import Format, format_of
+from turnwire.pipelines.protocol.errors import ApiError, Forbidden, NotFound, Overloaded
+from turnwire.pipelines.protocol.ids import RandomBytes
+
+_log = logging.getLogger(__name__)
+
+_CLOSING_SHARE = 2
+"""Connections an actor holds at most, as a multiple of those it serves: some may be closing."""
+
+
+class ConnectionCore:
+    """The connections of one tenant that share an actor. No method waits.
+
+    The first `Open` binds it to a tenant for good.
+    """
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        random_bytes: RandomBytes = os.urandom,
+        formats: Callable[[m.Model], Format] = format_of,
+    ) -> None:
+        self._settings = settings
+        self._random_bytes = random_bytes
+        self._formats = formats
+        self._tenant: str | None = None
+        self._connections: dict[str, ConnectionState] = {}
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def handlers(self) -> dict[type[m.Message], UnaryHandler]:
+        """What a listener is to serve. All are plain functions, so commands keep their order."""
+        return {
+            m.Open: lambda command, _: self.open(command),
+            m.Close: lambda command, _: self.close(command),
+            m.Prepare: lambda command, _: self.prepare(command),
+            m.Commit: lambda command, _: self.commit(command),
+            m.Abort: lambda command, _: self.abort(command),
+            m.Recall: lambda command, _: self.recall(command),
+        }
+
+    def open(self, command: m.Open) -> m.Done:
+        """Raises Forbidden for another tenant. Opening what is open changes nothing."""
+        if self._tenant not in (None, command.tenant):
+            raise Forbidden("this actor serves another tenant")
+        if command.connection_id in self._connections:
+            return m.Done()
+        if len(self) >= self._settings.connections_per_actor * _CLOSING_SHARE:
+            raise Overloaded(f"this actor holds {len(self)} connections")
+        self._tenant = command.tenant
+        self._connections[command.connection_id] = ConnectionState(
+            command.tenant, self._settings, self._random_bytes, self._formats
+        )
+        return m.Done()
+
+    def close(self, command: m.Close) -> m.Done:
+        self._connections.pop(command.connection_id, None)
+        return m.Done()
+
+    def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown:
+        """Raises what is wrong with the request; Overloaded when the connection is not open."""
+        connection = self._connections.get(command.connection_id)
+        if connection is None:
+            raise Overloaded("the connection's state is gone; try again")
+        return connection.prepare(command)
+
+    def commit(self, command: m.Commit) -> m.Done:
+        if connection := self._connections.get(command.connection_id):
+            connection.commit(command)
+        return m.Done()
+
+    def abort(self, command: m.Abort) -> m.Done:
+        if connection := self._connections.get(command.connection_id):
+            connection.abort(command)
+        return m.Done()
+
+    def recall(self, command: m.Recall) -> m.Prompt:
+        """Raises NotFound."""
+        connection = self._connections.get(command.connection_id)
+        if connection is None:
+            raise NotFound("no such connection is open here")
+        return connection.recall(command)
+
+    def drop_all(self) -> None:
+        """Nobody will come back for these connections."""
+        self._connections.clear()
+
+
+class ConnectionActor:
+    """The process around a core. `start`, then commands on its channel, then `close`.
+
+    A gateway whose channel broke dials again and finds everything as it left it. One that stays
+    away for `orphan_s` does not come back.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        node: str,
+        folder: str,
+        settings: ConnectionSettings,
+        channel: ChannelSettings,
+        tcp_host: str | None = None,
+        models: tuple[m.Model, ...] = (),
+    ) -> None:
+        """`models`: those whose tokenizers are loaded before the first turn asks for them."""
+        self._folder = Path(folder)
+        self._settings = settings
+        self._tcp_host = tcp_host
+        self._models = models
+        self._core = ConnectionCore(settings)
+        self._listener = Listener(id, node, self._core.handlers(), {}, channel, self._lost)
+        self._orphaned: asyncio.TimerHandle | None = None
+
+    async def start(self) -> m.Endpoint:
+        """Load tokenizers, then listen."""
+        for model in self._models:
+            await asyncio.to_thread(_warm, model)
+        # All that is loaded by now stays; a collector that looks at it again makes turns wait.
+        gc.collect()
+        gc.freeze()
+        return await self._listener.start(folder=self._folder, tcp_host=self._tcp_host)
+
+    async def secret(self) -> bytes:
+        """What callers over TCP must hold."""
+        return self._listener.secret
+
+    async def close(self) -> None:
+        if self._orphaned is not None:
+            self._orphaned.cancel()
+        await self._listener.close()
+        self._core.drop_all()
+
+    def _lost(self, _caller: Caller) -> None:
+        if self._orphaned is not None:
+            self._orphaned.cancel()
+        loop = asyncio.get_running_loop()
+        self._orphaned = loop.call_later(self._settings.orphan_s, self._drop_orphans)
+
+    def _drop_orphans(self) -> None:
+        self._orphaned = None
+        if not self._listener.callers:
+            self._core.drop_all()
+
+
+def _warm(model: m.Model) -> None:
+    """A model that cannot be prompted says so to the turns that name it, not here."""
+    if model.form != "tokens":
+        return
+    try:
+        format_of(model)
+    except ApiError as error:
+        _log.warning("connection.tokenizer_unavailable %s: %s", model.name, error.message)

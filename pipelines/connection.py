@@ -1,0 +1,286 @@
+"""Everything one connection remembers, and what it does with a request. Pure.
+
+Rule 1: all calls of a connection come one after the other, so a `prepare` sees every earlier end.
+Rule 2: whatever is wrong with a request is an `InvalidRequest`; a parent that is not here is a
+        reply, since it may be stored.
+Rule 3: the cost of a request depends on what is new in it, not on what came before.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from turnwire.pipelines import messages as m
+from turnwire.pipelines.config import ConnectionSettings
+from turnwire.pipelines.history import Entry, History
+from turnwire.pipelines.lineage import (
+    Checkpoint,
+    chain_to,
+    context_of,
+    restored,
+    unbracketed,
+)
+from turnwire.pipelines.new_items import NewItems, check
+from turnwire.pipelines.prompts.format import Format, format_of
+from turnwire.pipelines.prompts.rendered import (
+    Head,
+    HeadCache,
+    ItemPrompts,
+    Prompts,
+    TokenPrompts,
+)
+from turnwire.pipelines.protocol.codec import parent_named
+from turnwire.pipelines.protocol.echo import echo_of
+from turnwire.pipelines.protocol.errors import (
+    ContextLengthExceeded,
+    Internal,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+)
+from turnwire.pipelines.protocol.ids import RandomBytes
+from turnwire.pipelines.protocol.items import kept_items
+from turnwire.pipelines.protocol.requests import Request, RequestParser
+
+_RECALLABLE = 32
+"""Turns that ended lately whose prompt can still be asked for: a warm-up's prefill outlives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    turn: Checkpoint
+    """As prepared: without its answer."""
+    prompts: Prompts
+    head: Head
+    parent: Entry | None
+    on_socket: bool
+
+
+class ConnectionState:
+    """One connection of one tenant."""
+
+    def __init__(
+        self,
+        tenant: str,
+        settings: ConnectionSettings,
+        random_bytes: RandomBytes,
+        formats: Callable[[m.Model], Format] = format_of,
+    ) -> None:
+        self.history = History(settings.cache_bytes)
+        self._tenant = tenant
+        self._settings = settings
+        self._formats = formats
+        self._parser = RequestParser(random_bytes, settings.max_input_characters)
+        self._heads = HeadCache()
+        self._running: dict[str, _Running] = {}
+        self._ended: OrderedDict[str, tuple[Prompts, Head]] = OrderedDict()
+
+    def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown:
+        """Validate, find and pin the parent, render what is new.
+
+        Preparing a turn again replaces what was prepared. A continuation that is refused here takes
+        its parent with it when both are of the same lane, as clients expect of a failed one.
+        """
+        self.abort(m.Abort(command.connection_id, command.response_id))
+        if len(self._running) >= self._settings.max_prepared:
+            raise Overloaded(f"{len(self._running)} turns of this connection are running")
+        try:
+            return self._prepare(command)
+        except InvalidRequest:
+            parent_id = parent_named(command.frame)
+            if parent_id is not None and command.transport == "websocket":
+                self._evict(parent_id, command.lane)
+            raise
+
+    def commit(self, command: m.Commit) -> None:
+        """The turn's answer is there. For a turn that has ended before, nothing changes."""
+        running = self._running.pop(command.response_id, None)
+        if running is None:
+            return
+        try:
+            turn = _answered(running.turn, command)
+            # Over HTTP nothing but a stored response may be continued.
+            if running.on_socket or turn.stored:
+                entry = self.history.add(turn, running.parent, latest=running.on_socket)
+                self.history.unpin(entry)
+                self._ended[command.response_id] = running.prompts, running.head
+                if len(self._ended) > _RECALLABLE:
+                    self._ended.popitem(last=False)
+        finally:
+            if running.parent is not None:
+                self.history.unpin(running.parent)
+
+    def abort(self, command: m.Abort) -> None:
+        """The turn has no answer to go on from. For a turn that has ended before, nothing changes.
+
+        A parent of another lane is never evicted: a failed fork must not hurt its source.
+        """
+        running = self._running.pop(command.response_id, None)
+        if running is None or running.parent is None:
+            return
+        if command.evict and running.on_socket:
+            self._evict(running.parent.checkpoint.response_id, running.turn.lane)
+        self.history.unpin(running.parent)
+
+    def recall(self, command: m.Recall) -> m.Prompt:
+        """The whole prompt of a turn that runs or ended lately. Raises NotFound."""
+        running = self._running.get(command.response_id)
+        if running is not None:
+            return running.prompts.whole(running.turn, running.head)
+        ended = self._ended.get(command.response_id)
+        entry = self.history.pin(command.response_id)
+        if entry is None:
+            raise NotFound("no such turn is running on this connection")
+        self.history.unpin(entry)
+        if ended is None:
+            raise NotFound("that turn ended too long ago")
+        prompts, head = ended
+        return prompts.whole(entry.checkpoint, head)
+
+    def _prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown:
+        request = self._parser.parse(command.frame, command.transport)
+        parent = self._find(request.previous_response_id, command.chain)
+        if parent is None and request.previous_response_id is not None:
+            return m.ParentUnknown(request.previous_response_id)
+        try:
+            return self._begin(command, request, parent)
+        except BaseException:
+            if parent is not None:
+                self.history.unpin(parent)
+            raise
+
+    def _find(self, response_id: str | None, chain: m.Chain | None) -> Entry | None:
+        """The parent, pinned: from memory, else from what storage had of it."""
+        if response_id is None:
+            return None
+        entry = self.history.pin(response_id)
+        if entry is not None or chain is None or not chain.turns:
+            return entry
+        if chain.turns[-1].response_id != response_id:
+            raise Internal("storage answered with another conversation")
+        for turn in chain.turns:
+            before: Entry | None = entry
+            entry = self.history.pin(turn.response_id)
+            if entry is None:
+                checkpoint = restored(turn, before.checkpoint if before else None)
+                entry = self.history.add(checkpoint, before, latest=False)
+            if before is not None:
+                self.history.unpin(before)
+        return entry
+
+    def _begin(self, command: m.Prepare, request: Request, parent: Entry | None) -> m.Prepared:
+        before = parent.checkpoint if parent is not None else None
+        new = check(request.input, context_of(before))
+        draft = Checkpoint(
+            response_id=command.response_id,
+            parent=before,
+            lane=command.lane,
+            model=command.model.name,
+            stored=request.store,
+            generated=request.generate,
+            context=context_of(before).plus(new.items, new.json),
+            input=new.json,
+        )
+        self._check_size(draft)
+        prompts = self._prompts(command.model)
+        head = self._heads.get(
+            command.model.name,
+            prompts,
+            request.instructions,
+            request.tools,
+            draft.context.leading,
+        )
+        prompt, mark = prompts.continued(draft, new.items, head)
+        turn = replace(draft, mark=mark)
+        facts = _facts(command.response_id, self._tenant, command.model, request, mark.tokens)
+        self._running[command.response_id] = _Running(
+            turn, prompts, head, parent, command.transport == "websocket"
+        )
+        return _prepared(command, request, new, turn, facts, prompt)
+
+    def _prompts(self, model: m.Model) -> Prompts:
+        if model.form == "items":
+            return ItemPrompts(self._tenant, model.name)
+        return TokenPrompts(self._tenant, model.name, self._formats(model), self.history.charge)
+
+    def _check_size(self, turn: Checkpoint) -> None:
+        if turn.context.json_bytes > self._settings.max_context_bytes:
+            raise ContextLengthExceeded(
+                f"The conversation has {turn.context.json_bytes} bytes, more than the "
+                f"{self._settings.max_context_bytes} that are kept. Start a new one.",
+                "input",
+            )
+
+    def _evict(self, response_id: str, lane: str | None) -> None:
+        entry = self.history.pin(response_id)
+        if entry is None:
+            return
+        if entry.checkpoint.lane == lane:
+            self.history.evict(response_id)
+        self.history.unpin(entry)
+
+
+def _answered(turn: Checkpoint, command: m.Commit) -> Checkpoint:
+    output = unbracketed(command.items)
+    try:
+        context = turn.context.plus(kept_items(output), output)
+    except InvalidRequest as error:
+        raise Internal("the answer of a turn is not a list of items") from error
+    return replace(
+        turn, context=context, output=output, sampled=command.sampled, finish=command.finish
+    )
+
+
+def _facts(response_id: str, tenant: str, model: m.Model, request: Request, tokens: int) -> m.Facts:
+    room = model.context_window - tokens
+    if room < 1:
+        raise ContextLengthExceeded(
+            f"This model's context window is {model.context_window} tokens, but the prompt has "
+            f"{tokens} and needs room for an answer. Shorten it; nothing is cut here.",
+            "input",
+        )
+    return m.Facts(
+        response_id=response_id,
+        tenant=tenant,
+        model=model.name,
+        max_output_tokens=min(request.max_output_tokens or model.default_output_tokens, room),
+        sampling=request.sampling,
+        tool_choice=request.tool_choice,
+        text_format=request.text_format,
+        parallel_tool_calls=request.parallel_tool_calls,
+        metadata=request.metadata,
+    )
+
+
+def _prepared(
+    command: m.Prepare,
+    request: Request,
+    new: NewItems,
+    turn: Checkpoint,
+    facts: m.Facts,
+    prompt: m.Prompt,
+) -> m.Prepared:
+    echo = echo_of(request)
+    known = echo.key == command.known_echo
+    parent = turn.parent
+    return m.Prepared(
+        facts=facts,
+        prompt=prompt,
+        input_tokens=turn.mark.tokens if turn.mark else 0,
+        echo_key=echo.key,
+        echo=None if known else echo.members,
+        new_text=new.texts,
+        parent_id=request.previous_response_id,
+        generate=request.generate,
+        store=request.store,
+        stream=request.stream,
+        include=request.include,
+        stored_input=b"[%b]" % new.json if request.store else None,
+        stored_context=(
+            chain_to(parent) if request.store and parent is not None and not parent.stored else None
+        ),
+        echo_turn=echo.turn,
+        echo_tools=None if known else echo.tools,
+        foreign_items=new.foreign,
+        unsupported_tools=request.tools.unsupported,
+    )

@@ -1,0 +1,152 @@
+"""Which checkpoints of a connection can still be continued from.
+
+Kept for sure: the latest of each lane with all its ancestors, and whatever a running turn pinned.
+Beyond that the least recently used are dropped as soon as they exceed a number of bytes.
+"""
+
+from collections import OrderedDict
+
+from turnwire.pipelines.lineage import Checkpoint
+
+_OVERHEAD_BYTES = 2048
+"""Python objects of one checkpoint beside its bytes: measured, rounded up."""
+
+
+class Entry:
+    """Book-keeping of one checkpoint that is alive: findable, pinned, or parent of one that is."""
+
+    __slots__ = ("checkpoint", "children", "findable", "guards", "parent", "pins", "size_bytes")
+
+    def __init__(self, checkpoint: Checkpoint, parent: "Entry | None") -> None:
+        self.checkpoint = checkpoint
+        self.parent = parent
+        self.size_bytes = _OVERHEAD_BYTES + sum(
+            map(len, (checkpoint.input, checkpoint.output, checkpoint.sampled))
+        )
+        self.size_bytes += sum(map(len, checkpoint.rendered.values()))
+        self.findable = True
+        self.pins = 1
+        self.children = 0
+        self.guards = 0
+        """Guarded children, and one more when it is the latest of its lane."""
+
+
+class History:
+    """The checkpoints of one connection. Every `add` and `pin` asks for one `unpin`."""
+
+    def __init__(self, cache_bytes: int) -> None:
+        self._cache_bytes = cache_bytes
+        self._entries: dict[str, Entry] = {}
+        self._latest: dict[str | None, Entry] = {}
+        self._spare: OrderedDict[str, Entry] = OrderedDict()
+        """Findable and not guarded, least recently used first."""
+        self._alive: dict[int, Entry] = {}
+        self.held_bytes = 0
+        self.spare_bytes = 0
+        """The part of `held_bytes` that is no lane's latest nor before one."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, response_id: str) -> bool:
+        return response_id in self._entries
+
+    def pin(self, response_id: str) -> Entry | None:
+        """Find a checkpoint and hold it until `unpin`. It can be found all that time."""
+        entry = self._entries.get(response_id)
+        if entry is not None:
+            entry.pins += 1
+            if response_id in self._spare:
+                self._spare.move_to_end(response_id)
+        return entry
+
+    def unpin(self, entry: Entry) -> None:
+        entry.pins -= 1
+        self._bury(entry)
+        self._shrink()
+
+    def add(self, checkpoint: Checkpoint, parent: Entry | None, *, latest: bool) -> Entry:
+        """Make a turn findable; `latest`: as the newest of its lane. Returned pinned.
+
+        `parent` must be pinned. Adding an id again changes nothing.
+        """
+        known = self.pin(checkpoint.response_id)
+        if known is not None:
+            return known
+        entry = Entry(checkpoint, parent)
+        if parent is not None:
+            parent.children += 1
+        self._entries[checkpoint.response_id] = entry
+        self._alive[id(checkpoint)] = entry
+        self._spare[checkpoint.response_id] = entry
+        self.held_bytes += entry.size_bytes
+        self.spare_bytes += entry.size_bytes
+        if latest:
+            self._make_latest(entry)
+        self._shrink()
+        return entry
+
+    def evict(self, response_id: str) -> None:
+        """Make a turn unfindable, be it pinned or the latest. What hangs on it stays whole."""
+        entry = self._entries.pop(response_id, None)
+        if entry is None:
+            return
+        entry.findable = False
+        self._spare.pop(response_id, None)
+        if self._latest.get(entry.checkpoint.lane) is entry:
+            del self._latest[entry.checkpoint.lane]
+            self._unguard(entry)
+        self._bury(entry)
+
+    def charge(self, checkpoint: Checkpoint, size_bytes: int) -> None:
+        """A checkpoint has grown: ids of its items were made for another format."""
+        entry = self._alive.get(id(checkpoint))
+        if entry is not None:
+            entry.size_bytes += size_bytes
+            self.held_bytes += size_bytes
+            if not entry.guards:
+                self.spare_bytes += size_bytes
+
+    def _make_latest(self, entry: Entry) -> None:
+        lane = entry.checkpoint.lane
+        before = self._latest.get(lane)
+        self._latest[lane] = entry
+        self._guard(entry)
+        if before is not None:
+            self._unguard(before)
+
+    def _guard(self, entry: Entry | None) -> None:
+        while entry is not None:
+            entry.guards += 1
+            if entry.guards > 1:
+                return
+            self.spare_bytes -= entry.size_bytes
+            self._spare.pop(entry.checkpoint.response_id, None)
+            entry = entry.parent
+
+    def _unguard(self, entry: Entry | None) -> None:
+        while entry is not None:
+            entry.guards -= 1
+            if entry.guards:
+                return
+            self.spare_bytes += entry.size_bytes
+            if entry.findable:
+                self._spare[entry.checkpoint.response_id] = entry
+            entry = entry.parent
+
+    def _bury(self, entry: Entry | None) -> None:
+        """Forget an entry that nothing needs any more, and then perhaps its parents."""
+        while entry is not None and not (entry.findable or entry.pins or entry.children):
+            self.held_bytes -= entry.size_bytes
+            self.spare_bytes -= entry.size_bytes
+            del self._alive[id(entry.checkpoint)]
+            entry = entry.parent
+            if entry is not None:
+                entry.children -= 1
+
+    def _shrink(self) -> None:
+        while self.spare_bytes > self._cache_bytes:
+            oldest = next((key for key, entry in self._spare.items() if not entry.pins), None)
+            if oldest is None:
+                return
+            self.evict(oldest)

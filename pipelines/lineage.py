@@ -1,0 +1,149 @@
+"""What a conversation is made of: immutable checkpoints, one a response, each behind its parent.
+
+Branches share everything up to where they part, and adding a turn costs what the turn adds. What
+cannot be part of a cycle is kept from the garbage collector, whose pauses grow with all it sees.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from turnwire.pipelines.messages import Chain, Finish, Json, StoredTurn, TokenIds
+from turnwire.pipelines.protocol.items import Item, call_of, kept_items, role_of
+
+
+class KnownIds(msgspec.Struct, frozen=True, gc=False):
+    """An immutable set of ids that grows by sharing: layers, each larger than all behind it.
+
+    Adding merges layers as a binary counter carries, so n additions copy n log n ids in all.
+    """
+
+    layers: tuple[frozenset[str], ...] = ()
+
+    def __contains__(self, id: str) -> bool:
+        return any(id in layer for layer in self.layers)
+
+    def plus(self, ids: Iterable[str]) -> "KnownIds":
+        added = frozenset(ids)
+        if not added:
+            return self
+        layers = self.layers
+        while layers and len(layers[-1]) <= len(added):
+            added |= layers[-1]
+            layers = layers[:-1]
+        return KnownIds((*layers, added))
+
+
+class Context(msgspec.Struct, frozen=True, gc=False):
+    """What later turns must know of all items up to some point."""
+
+    calls: KnownIds = KnownIds()
+    """Every `call_id` that was opened."""
+    items: KnownIds = KnownIds()
+    """The id of every item."""
+    leading: str = ""
+    """Who speaks first; empty while nobody has."""
+    json_bytes: int = 0
+
+    def plus(self, items: Sequence[Item], json: Json) -> "Context":
+        return Context(
+            self.calls.plus(id for item in items if (id := call_of(item)) is not None),
+            self.items.plus(item.id for item in items),
+            self.leading or next((role for item in items if (role := role_of(item))), ""),
+            self.json_bytes + len(json),
+        )
+
+
+class Mark(msgspec.Struct, frozen=True, gc=False):
+    """The prompt of a turn as it was sent to the engine, without any answer."""
+
+    key: bytes
+    model: str
+    head: bytes
+    """Names the head in front of it."""
+    tokens: int
+    """Its length; 0 for the form `items`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Checkpoint:
+    """One turn and, through `parent`, everything before it."""
+
+    response_id: str
+    parent: "Checkpoint | None"
+    lane: str | None
+    model: str
+    stored: bool
+    generated: bool
+    """False for a warm-up: its prompt invited no answer."""
+    context: Context
+    input: Json
+    """New input items with commas between them, no brackets. `output` likewise."""
+    output: Json = b""
+    sampled: TokenIds = b""
+    finish: Finish = "stop"
+    mark: Mark | None = None
+    """None: restored from storage, so how its prompt was sent is not known."""
+    rendered: dict[str, TokenIds] = field(default_factory=dict)
+    """Ids of its items, made when first needed, by prompt format and part."""
+
+    def ancestors(self) -> "list[Checkpoint]":
+        """All turns before this one, oldest first."""
+        found = []
+        turn = self.parent
+        while turn is not None:
+            found.append(turn)
+            turn = turn.parent
+        found.reverse()
+        return found
+
+
+def context_of(parent: Checkpoint | None) -> Context:
+    return Context() if parent is None else parent.context
+
+
+def chain_to(last: Checkpoint) -> Chain:
+    """A whole conversation, as it is stored."""
+    return Chain(
+        tuple(
+            StoredTurn(
+                response_id=turn.response_id,
+                input=b"[%b]" % turn.input,
+                output=b"[%b]" % turn.output,
+                model=turn.model,
+                sampled=turn.sampled,
+                finish=turn.finish,
+            )
+            for turn in (*last.ancestors(), last)
+        )
+    )
+
+
+def restored(turn: StoredTurn, parent: Checkpoint | None) -> Checkpoint:
+    """A stored turn as the next checkpoint of its conversation."""
+    given, output = unbracketed(turn.input), unbracketed(turn.output)
+    context = context_of(parent).plus(kept_items(given), given).plus(kept_items(output), output)
+    return Checkpoint(
+        response_id=turn.response_id,
+        parent=parent,
+        lane=None,
+        model=turn.model,
+        stored=True,
+        generated=bool(turn.sampled or output),
+        context=context,
+        input=given,
+        output=output,
+        sampled=turn.sampled,
+        finish=turn.finish,
+    )
+
+
+def joined(*parts: Json) -> Json:
+    """Runs of items, as one."""
+    return b",".join(part for part in parts if part)
+
+
+def unbracketed(items: Json) -> Json:
+    """A JSON list as a run of items."""
+    return items.strip()[1:-1].strip()

@@ -1,0 +1,69 @@
+"""The new input of a turn, checked against the conversation it continues."""
+
+from dataclasses import dataclass
+
+from turnwire.pipelines.lineage import Context, joined
+from turnwire.pipelines.messages import Json
+from turnwire.pipelines.protocol.errors import InvalidRequest
+from turnwire.pipelines.protocol.items import (
+    CallOutput,
+    Foreign,
+    Item,
+    Reference,
+    call_of,
+    new_text,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NewItems:
+    """Items that follow a conversation."""
+
+    items: tuple[Item, ...]
+    json: Json
+    """With commas between them, no brackets."""
+    texts: tuple[str, ...]
+    """What people and tools wrote."""
+    foreign: int
+
+
+def check(given: tuple[Item | Reference, ...], context: Context) -> NewItems:
+    """Raises InvalidRequest for a reference or a tool output that belongs to nothing."""
+    items = _without_references(given, context)
+    _check_outputs(items, context)
+    return NewItems(
+        items,
+        joined(*(item.json for item in items)),
+        tuple(text for item in items if (text := new_text(item))),
+        sum(isinstance(item, Foreign) for item in items),
+    )
+
+
+def _without_references(given: tuple[Item | Reference, ...], context: Context) -> tuple[Item, ...]:
+    """An item that is in the context already is there for the model, so a reference adds nothing.
+
+    A second copy of it would only cost tokens and mislead.
+    """
+    items: list[Item] = []
+    ids: set[str] = set()
+    for index, item in enumerate(given):
+        if not isinstance(item, Reference):
+            items.append(item)
+            ids.add(item.id)
+        elif item.id not in ids and item.id not in context.items:
+            raise InvalidRequest(
+                f"Item 'input[{index}]' refers to an item that is not in this conversation.",
+                f"input[{index}].id",
+            )
+    return tuple(items)
+
+
+def _check_outputs(items: tuple[Item, ...], context: Context) -> None:
+    opened = {call_id for item in items if (call_id := call_of(item)) is not None}
+    for item in items:
+        if not isinstance(item, CallOutput):
+            continue
+        if item.call_id not in opened and item.call_id not in context.calls:
+            raise InvalidRequest(
+                f"No tool call found for the output with call_id {item.call_id}.", "input"
+            )

@@ -1,0 +1,256 @@
+"""Items of a conversation as typed values, each beside its JSON as it is kept and passed on.
+
+The JSON of an item is what arrived, with `type` and `id` added where they were missing.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from turnwire.pipelines.messages import Json
+from turnwire.pipelines.protocol.codec import opening, read
+from turnwire.pipelines.protocol.content import content_text
+from turnwire.pipelines.protocol.errors import InvalidRequest
+from turnwire.pipelines.protocol.ids import RandomBytes, new_id
+
+
+class Message(msgspec.Struct, frozen=True):
+    """Text of one side."""
+
+    id: str
+    json: Json
+    role: str
+    text: str
+
+
+class Call(msgspec.Struct, frozen=True):
+    """`function_call` or `custom_tool_call`."""
+
+    id: str
+    json: Json
+    kind: str
+    call_id: str
+    name: str
+    arguments: str
+
+
+class CallOutput(msgspec.Struct, frozen=True):
+    """`function_call_output` or `custom_tool_call_output`."""
+
+    id: str
+    json: Json
+    kind: str
+    call_id: str
+    text: str
+
+
+class Reasoning(msgspec.Struct, frozen=True):
+    """What a model thought."""
+
+    id: str
+    json: Json
+
+
+class Foreign(msgspec.Struct, frozen=True):
+    """An item of a kind that is not understood here; it is kept and passed on."""
+
+    id: str
+    json: Json
+    kind: str
+    call_id: str | None
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """`item_reference`: stands for an item that is in the context already."""
+
+    id: str
+
+
+Item = Message | Call | CallOutput | Reasoning | Foreign
+
+_PREFIX = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+    "compaction": "cmp",
+}
+_ROLES = ("user", "assistant", "system", "developer")
+
+CallId = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    type: str | UnsetType | None = UNSET
+    id: str | UnsetType | None = UNSET
+
+
+class _Message(msgspec.Struct, frozen=True):
+    role: str
+    content: Raw
+
+
+class _FunctionCall(msgspec.Struct, frozen=True):
+    call_id: CallId
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    arguments: str
+
+
+class _CustomCall(msgspec.Struct, frozen=True):
+    call_id: CallId
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    input: str
+
+
+class _Output(msgspec.Struct, frozen=True):
+    call_id: CallId
+    output: Raw
+
+
+class _Foreign(msgspec.Struct, frozen=True):
+    call_id: Any = None
+
+
+_lists = msgspec.json.Decoder(list[Raw])
+_kinds = msgspec.json.Decoder(_Kind)
+_messages = msgspec.json.Decoder(_Message)
+_function_calls = msgspec.json.Decoder(_FunctionCall)
+_custom_calls = msgspec.json.Decoder(_CustomCall)
+_outputs = msgspec.json.Decoder(_Output)
+_foreign = msgspec.json.Decoder(_Foreign)
+
+
+def parse_input(raw: Raw, random_bytes: RandomBytes) -> tuple[Item | Reference, ...]:
+    """`input`: a string, a list of items, or nothing. Raises InvalidRequest."""
+    start = opening(raw)
+    if start == b'"':
+        text = content_text(raw, "input")
+        item_id = new_id("msg", random_bytes)
+        json = b'{"type":"message","id":"%b","role":"user","content":[%b]}' % (
+            item_id.encode(),
+            b'{"type":"input_text","text":%b}' % bytes(raw),
+        )
+        return (Message(item_id, json, "user", text),)
+    if bytes(raw) == b"null":
+        return ()
+    if start != b"[":
+        raise InvalidRequest("Invalid 'input': expected string or array of items.", "input")
+    return parse_items(raw, random_bytes, "input")
+
+
+def parse_items(
+    raw: Raw | Json, random_bytes: RandomBytes, at: str
+) -> tuple[Item | Reference, ...]:
+    """A list of items. Raises InvalidRequest about `at`, for example `input[2].content`."""
+    return tuple(
+        _item(item, random_bytes, f"{at}[{index}]")
+        for index, item in enumerate(read(_lists.decode, raw, at))
+    )
+
+
+def kept_items(items: Json) -> tuple[Item, ...]:
+    """Items that went through here before, so all of them have ids."""
+    found = parse_items(b"[%b]" % items, bytes, "items")
+    return tuple(item for item in found if not isinstance(item, Reference))
+
+
+def role_of(item: Item) -> str:
+    """Who speaks in an item; empty where nobody does."""
+    match item:
+        case Message(role=role):
+            return role
+        case Call():
+            return "assistant"
+        case CallOutput():
+            return "tool"
+        case _:
+            return ""
+
+
+def call_of(item: Item) -> str | None:
+    """The `call_id` that an item opens, whatever kind of call it is."""
+    match item:
+        case Call(call_id=call_id):
+            return call_id
+        case Foreign(kind=kind, call_id=call_id) if not kind.endswith("_output"):
+            return call_id
+        case _:
+            return None
+
+
+def new_text(item: Item) -> str | None:
+    """The text of an item that a person or a tool wrote."""
+    match item:
+        case Message(role=role, text=text) if role != "assistant":
+            return text
+        case CallOutput(text=text):
+            return text
+        case _:
+            return None
+
+
+def characters(item: Item) -> int:
+    """How long the text of an item is; what is not understood counts in full."""
+    match item:
+        case Message() | CallOutput():
+            return len(item.text)
+        case Call():
+            return len(item.arguments)
+        case _:
+            return len(item.json)
+
+
+def _item(raw: Raw, random_bytes: RandomBytes, at: str) -> Item | Reference:
+    wire = read(_kinds.decode, raw, at)
+    kind = wire.type or "message"
+    if kind == "item_reference":
+        if not wire.id:
+            raise InvalidRequest(f"Invalid '{at}.id': it is required.", f"{at}.id")
+        return Reference(wire.id)
+    item_id = wire.id or new_id(_PREFIX.get(kind, "item"), random_bytes)
+    json = _complete(bytes(raw), wire, kind, item_id)
+    match kind:
+        case "message":
+            return _message(raw, item_id, json, at)
+        case "function_call":
+            call = read(_function_calls.decode, raw, at)
+            return Call(item_id, json, kind, call.call_id, call.name, call.arguments)
+        case "custom_tool_call":
+            custom = read(_custom_calls.decode, raw, at)
+            return Call(item_id, json, kind, custom.call_id, custom.name, custom.input)
+        case "function_call_output" | "custom_tool_call_output":
+            output = read(_outputs.decode, raw, at)
+            text = content_text(output.output, f"{at}.output")
+            return CallOutput(item_id, json, kind, output.call_id, text)
+        case "reasoning":
+            return Reasoning(item_id, json)
+        case _:
+            call_id = read(_foreign.decode, raw, at).call_id
+            return Foreign(item_id, json, kind, call_id if isinstance(call_id, str) else None)
+
+
+def _message(raw: Raw, item_id: str, json: Json, at: str) -> Message:
+    message = read(_messages.decode, raw, at)
+    if message.role not in _ROLES:
+        raise InvalidRequest(
+            f"Invalid '{at}.role': expected one of {', '.join(_ROLES)}.", f"{at}.role"
+        )
+    text = content_text(message.content, f"{at}.content")
+    return Message(item_id, json, message.role, text)
+
+
+def _complete(raw: Json, wire: _Kind, kind: str, item_id: str) -> Json:
+    """The item with `type` and `id`, spliced in where they are missing."""
+    if wire.type and wire.id:
+        return raw
+    if (wire.type or wire.type is UNSET) and (wire.id or wire.id is UNSET):
+        added = b"" if wire.type else b'"type":"message",'
+        if not wire.id:
+            added += b'"id":"%b",' % item_id.encode()
+        return b"{" + added + raw[1:]
+    # Present, but null or empty: a second member of the same name would be ambiguous.
+    members = msgspec.json.decode(raw)
+    return msgspec.json.encode({**members, "type": kind, "id": item_id})

@@ -1,0 +1,180 @@
+"""A create body as a typed, frozen request: what is left after parsing needs no more checks."""
+
+from typing import Literal
+
+import msgspec
+from msgspec import Raw
+
+from turnwire.pipelines.messages import Json, Sampling
+from turnwire.pipelines.protocol.codec import Body, Reasoning, decode_body, read
+from turnwire.pipelines.protocol.errors import InvalidRequest
+from turnwire.pipelines.protocol.ids import RandomBytes
+from turnwire.pipelines.protocol.items import Item, Reference, characters, parse_input
+from turnwire.pipelines.protocol.tools import (
+    Instructions,
+    Parsed,
+    Tools,
+    parse_instructions,
+    parse_tool_choice,
+    parse_tools,
+)
+
+Transport = Literal["websocket", "http"]
+
+PLAIN_TEXT = b'{"type":"text"}'
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One `response.create`, or one HTTP body."""
+
+    model: str
+    previous_response_id: str | None
+    input: tuple[Item | Reference, ...]
+    instructions: Instructions
+    tools: Tools
+    tool_choice: Json
+    text: Json
+    """`text` as the response repeats it: always with a `format`."""
+    text_format: Json
+    reasoning: Reasoning
+    sampling: Sampling
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    top_logprobs: int
+    parallel_tool_calls: bool
+    truncation: str
+    metadata: dict[str, str]
+    include: tuple[str, ...]
+    generate: bool
+    store: bool
+    stream: bool
+    background: bool
+    prompt_cache_key: str | None
+    safety_identifier: str | None
+    user: str | None
+
+
+class _Format(msgspec.Struct, frozen=True):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema: dict[str, object] | None = None
+
+
+_texts = msgspec.json.Decoder(dict[str, Raw])
+_verbosities = msgspec.json.Decoder(Literal["low", "medium", "high"] | None)
+_formats = msgspec.json.Decoder(_Format)
+_booleans = msgspec.json.Decoder(bool | None)
+
+
+class RequestParser:
+    """Parses the requests of one connection; knows the tools and instructions it saw before."""
+
+    def __init__(self, random_bytes: RandomBytes, max_input_characters: int) -> None:
+        self._random_bytes = random_bytes
+        self._max_input_characters = max_input_characters
+        self._tools = Parsed(parse_tools)
+        self._instructions = Parsed(parse_instructions)
+
+    def parse(self, frame: Json, transport: Transport) -> Request:
+        """Raises InvalidRequest that names the field at fault."""
+        body = decode_body(frame)
+        model = _model(body)
+        _refuse_unservable(body, transport)
+        items = parse_input(body.input, self._random_bytes)
+        self._check_size(items)
+        tools = self._tools.get(body.tools)
+        text, text_format = _text(bytes(body.text))
+        return Request(
+            model=model,
+            previous_response_id=body.previous_response_id,
+            input=items,
+            instructions=self._instructions.get(body.instructions),
+            tools=tools,
+            tool_choice=parse_tool_choice(bytes(body.tool_choice), tools),
+            text=text,
+            text_format=text_format,
+            reasoning=body.reasoning or Reasoning(),
+            sampling=Sampling(
+                body.temperature,
+                body.top_p,
+                body.presence_penalty or 0.0,
+                body.frequency_penalty or 0.0,
+            ),
+            max_output_tokens=body.max_output_tokens,
+            max_tool_calls=body.max_tool_calls,
+            top_logprobs=body.top_logprobs or 0,
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            truncation=body.truncation or "disabled",
+            metadata=body.metadata or {},
+            include=tuple(body.include or ()),
+            generate=body.generate is not False and not _prewarms(body),
+            store=body.store is not False,
+            # On the socket clients send any value, although it means nothing there.
+            stream=transport == "http" and bool(read(_booleans.decode, body.stream, "stream")),
+            background=bool(body.background),
+            prompt_cache_key=body.prompt_cache_key,
+            safety_identifier=body.safety_identifier,
+            user=body.user,
+        )
+
+    def _check_size(self, items: tuple[Item | Reference, ...]) -> None:
+        size = sum(characters(item) for item in items if not isinstance(item, Reference))
+        if size > self._max_input_characters:
+            raise InvalidRequest(
+                f"Invalid 'input': it has {size} characters, more than the "
+                f"{self._max_input_characters} allowed.",
+                "input",
+            )
+
+
+def _model(body: Body) -> str:
+    if not body.model:
+        raise InvalidRequest("Invalid 'model': it is required.", "model")
+    return body.model
+
+
+def _prewarms(body: Body) -> bool:
+    return body.prompt_cache_options is not None and body.prompt_cache_options.prewarm is True
+
+
+def _refuse_unservable(body: Body, transport: Transport) -> None:
+    """What would change the answer and cannot be done is refused, never left out silently."""
+    conversation = bytes(body.conversation) != b"null"
+    if conversation and body.previous_response_id is not None:
+        raise InvalidRequest(
+            "'conversation' and 'previous_response_id' cannot be used together.", "conversation"
+        )
+    if conversation:
+        raise InvalidRequest(
+            "Conversations are not kept here: continue with 'previous_response_id'.",
+            "conversation",
+        )
+    if bytes(body.prompt) != b"null":
+        raise InvalidRequest(
+            "No prompt templates are kept here: send 'instructions' and 'input'.", "prompt"
+        )
+    if body.background and transport == "websocket":
+        raise InvalidRequest(
+            "'background' is not possible over WebSocket: leave it out, or use HTTP.",
+            "background",
+        )
+
+
+def _text(raw: Json) -> tuple[Json, Json]:
+    """`text` as it is repeated, and the format in it."""
+    if raw == b"null":
+        return b'{"format":%b}' % PLAIN_TEXT, PLAIN_TEXT
+    members = read(_texts.decode, raw, "text")
+    verbosity = members.get("verbosity", Raw(b"null"))
+    read(_verbosities.decode, verbosity, "text.verbosity")
+    text_format = bytes(members.get("format", b"null"))
+    if text_format == b"null":
+        members["format"] = Raw(PLAIN_TEXT)
+        return msgspec.json.encode(members), PLAIN_TEXT
+    form = read(_formats.decode, text_format, "text.format")
+    if form.type == "json_schema":
+        for member, value in (("name", form.name), ("schema", form.schema)):
+            if value is None:
+                at = f"text.format.{member}"
+                raise InvalidRequest(f"Invalid '{at}': it is required.", at)
+    return raw, text_format
