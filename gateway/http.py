@@ -1,0 +1,233 @@
+"""`POST /v1/responses` over HTTP: the same turn, answered as JSON or as server-sent events."""
+
+import asyncio
+from collections.abc import Callable
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message, Receive, Scope, Send
+
+from turnwire.gateway import render
+from turnwire.gateway.auth import Principal
+from turnwire.gateway.turns import Serving
+from turnwire.gateway.websocket import TIMINGS_HEADER
+from turnwire.gateway.wire import WIRE, HttpWire
+from turnwire.pipelines.messages import Json, Prepared
+from turnwire.pipelines.protocol.codec import decode_envelope
+from turnwire.pipelines.protocol.errors import (
+    ApiError,
+    InvalidRequest,
+    Overloaded,
+    RateLimitExceeded,
+)
+from turnwire.pipelines.protocol.events import event_type
+from turnwire.pipelines.turn import Turn
+from turnwire.pipelines.turn_request import TurnRequest
+
+_RESTARTING = Overloaded("The server is restarting; try again in a moment.")
+
+
+def sse(event: Json) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event_type(event), event)
+
+
+class Outbox:
+    """What the client of a request is still to be sent. Listens to a turn."""
+
+    def __init__(
+        self, max_bytes: int, cut_off: Callable[[], None], frame_released: Callable[[], None]
+    ) -> None:
+        """`cut_off` is called when more than `max_bytes` wait for a client that does not read."""
+        self._frame_released = frame_released
+        self._streams = False
+        self.is_over = False
+        self._max_bytes = max_bytes
+        self._cut_off = cut_off
+        self._chunks: list[bytes] = []
+        self._held_bytes = 0
+        self._news = asyncio.Event()
+
+    def events(self, events: list[Json]) -> None:
+        if not self._streams:
+            return
+        for event in events:
+            chunk = sse(event)
+            self._chunks.append(chunk)
+            self._held_bytes += len(chunk)
+        if self._held_bytes > self._max_bytes:
+            self._cut_off()
+        self._news.set()
+
+    def prepared(self, prepared: Prepared) -> None:
+        self._streams = prepared.stream
+        self._frame_released()
+
+    def ended(self) -> None:
+        self.is_over = True
+        self._news.set()
+
+    async def next(self) -> bytes | None:
+        """All there is, as soon as there is any; None at the end."""
+        while not self._chunks:
+            if self.is_over:
+                return None
+            self._news.clear()
+            await self._news.wait()
+        data = b"".join(self._chunks)
+        self._chunks.clear()
+        self._held_bytes = 0
+        return data
+
+
+class TurnExchange:
+    """One request that makes a response: reads it, runs its turn, answers."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._turn: Turn | None = None
+        self._held_bytes = 0
+        self._refusal: ApiError | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        serving = self._serving
+        try:
+            principal = serving.door.admit(request.headers)
+            if serving.clients.draining:
+                raise _RESTARTING
+            serving.places.take()
+        except ApiError as error:
+            await render.error_response(error)(scope, receive, send)
+            return
+        try:
+            await self._admitted(request, principal, send)
+        except ApiError as error:
+            await render.error_response(error)(scope, receive, send)
+        except ClientDisconnect:
+            return
+        finally:
+            serving.places.give_back()
+
+    # --- turns.Client ---------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> None:
+        if self._turn is not None:
+            self._turn.beat(now_s)
+
+    def drain(self) -> None:
+        """It finishes; nothing else can come on it."""
+
+    def expired(self) -> None:
+        if self._turn is not None:
+            # The wording clients wait on before they try again.
+            self._turn.end(RateLimitExceeded("The server restarts. Please try again in 1s."))
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    async def _admitted(self, request: Request, principal: Principal, send: Send) -> None:
+        """Raises the ApiError of a request that is refused before anything was sent."""
+        body = await self._body(request)
+        self._held_bytes = len(body)
+        try:
+            model = decode_envelope(body).model
+            async with self._serving.ports.leases.shared(principal.tenant) as leased:
+                outbox = self._outbox(request)
+                turn_request = TurnRequest(
+                    response_id=self._serving.response_id(),
+                    frame=body,
+                    tenant=principal.tenant,
+                    key_id=principal.key_id,
+                    model=model,
+                    transport="http",
+                    timings=request.headers.get(TIMINGS_HEADER) == "1",
+                    received_s=self._serving.clock.now_s(),
+                )
+                memory = self._serving.memory(leased)
+                self._turn = Turn(turn_request, memory, self._serving.services, outbox)
+                # From here on the turn alone keeps the body, and only until it is prepared.
+                del body, turn_request
+                await self._exchange(self._turn, outbox, request, send)
+        finally:
+            self._frame_released()
+
+    def _outbox(self, request: Request) -> Outbox:
+        wire: HttpWire = request.scope["state"][WIRE]
+        return Outbox(self._serving.settings.max_send_bytes, wire.cut_off, self._frame_released)
+
+    def _frame_released(self) -> None:
+        self._serving.inbound.give_back(self._held_bytes)
+        self._held_bytes = 0
+
+    async def _body(self, request: Request) -> bytes:
+        """The body, charged to the budget of all that is held. Raises before it is too big."""
+        inbound, limit = self._serving.inbound, self._serving.settings.max_message_bytes
+        chunks: list[bytes] = []
+        taken = 0
+        try:
+            async for chunk in request.stream():
+                if taken + len(chunk) > limit:
+                    raise InvalidRequest(f"The request is bigger than the limit of {limit} bytes.")
+                inbound.take(len(chunk))
+                taken += len(chunk)
+                chunks.append(chunk)
+        except BaseException:
+            inbound.give_back(taken)
+            raise
+        return b"".join(chunks)
+
+    async def _exchange(self, turn: Turn, outbox: Outbox, request: Request, send: Send) -> None:
+        self._serving.clients.enter(self)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(self._run(turn, outbox))
+                watcher = tasks.create_task(self._watch(request, outbox, running))
+                await self._answer(turn, outbox, send)
+                watcher.cancel()
+        finally:
+            self._serving.clients.leave(self)
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def _run(self, turn: Turn, outbox: Outbox) -> None:
+        try:
+            await turn.run()
+        except Exception as error:
+            told = render.hidden(error, turn.id)
+            self._refusal = None if turn.created else told
+        finally:
+            outbox.ended()
+
+    async def _watch(self, request: Request, outbox: Outbox, running: asyncio.Task[None]) -> None:
+        """Cancels the turn when the client hangs up before it was answered."""
+        message: Message = await request.receive()
+        while message["type"] != "http.disconnect":
+            message = await request.receive()
+        if not outbox.is_over:
+            running.cancel()
+
+    async def _answer(self, turn: Turn, outbox: Outbox, send: Send) -> None:
+        data = await outbox.next()
+        if data is None:
+            if turn.failure is not None:
+                self._refusal = turn.failure
+            elif turn.response is not None:
+                await _send_json(send, turn.id, turn.response)
+            return
+        await send(_start(turn.id, b"text/event-stream; charset=utf-8"))
+        while data is not None:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+            data = await outbox.next()
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+
+def _start(response_id: str, content_type: bytes) -> Message:
+    headers = [
+        (b"content-type", content_type),
+        (b"cache-control", b"no-store"),
+        (b"x-request-id", response_id.encode()),
+    ]
+    return {"type": "http.response.start", "status": 200, "headers": headers}
+
+
+async def _send_json(send: Send, response_id: str, body: Json) -> None:
+    await send(_start(response_id, b"application/json"))
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,151 @@
+"""What the gateway is handed to make turns with, and what all its connections share."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from turnwire.gateway.auth import Door
+from turnwire.pipelines import messages as m
+from turnwire.pipelines.config import GatewaySettings, SafetySettings
+from turnwire.pipelines.limits import ByteBudget, Places, Settlements
+from turnwire.pipelines.ports import Connection, Engine, Ledger, Router, Safety, Store
+from turnwire.pipelines.routes import Routes
+from turnwire.pipelines.services import Services, TurnLimits
+from turnwire.pipelines.turn_request import Memory
+
+
+class LeasedConnection(Connection, Protocol):
+    id: str
+
+
+class Leases(Protocol):
+    """Where connections come from. Both raise Overloaded when none is to be had in time."""
+
+    def lease(self, tenant: str) -> AbstractAsyncContextManager[LeasedConnection]:
+        """A new connection, its own until the block ends."""
+
+    def shared(self, tenant: str) -> AbstractAsyncContextManager[LeasedConnection]:
+        """A connection that HTTP requests of the tenant share."""
+
+
+class StoredResponses(Store, Protocol):
+    """Storage as HTTP clients use it. Both raise NotFound."""
+
+    async def fetch(self, command: m.Fetch) -> m.Stored: ...
+    async def delete(self, command: m.Delete) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The outside, as roles. `models`: all that is served now; `ready`: could a turn be served?"""
+
+    router: Router
+    engine: Engine
+    safety: Safety
+    store: StoredResponses
+    ledger: Ledger
+    leases: Leases
+    models: Callable[[], tuple[m.Model, ...]]
+    ready: Callable[[], bool]
+
+
+class SystemClock:
+    """Time as it is."""
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    def today_s(self) -> int:
+        return int(time.time())
+
+    async def sleep(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+
+
+class Client(Protocol):
+    """A connected client with turns: told of time and of the server's end."""
+
+    def tick(self, now_s: float) -> None: ...
+    def drain(self) -> None:
+        """Finish what runs, take nothing new, then go."""
+
+    def expired(self) -> None:
+        """The time to finish is over."""
+
+
+@dataclass
+class Clients:
+    """All clients with turns or a socket; `gone` is set while there are none."""
+
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    draining: bool = False
+    _clients: set[Client] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.gone.set()
+
+    def enter(self, client: Client) -> None:
+        self._clients.add(client)
+        self.gone.clear()
+        if self.draining:
+            client.drain()
+
+    def leave(self, client: Client) -> None:
+        self._clients.discard(client)
+        if not self._clients:
+            self.gone.set()
+
+    def tick(self, now_s: float) -> None:
+        for client in tuple(self._clients):
+            client.tick(now_s)
+
+    def drain(self) -> None:
+        self.draining = True
+        for client in tuple(self._clients):
+            client.drain()
+
+    def expired(self) -> None:
+        for client in tuple(self._clients):
+            client.expired()
+
+
+class Serving:
+    """What all connections of one gateway share."""
+
+    def __init__(
+        self, settings: GatewaySettings, safety: SafetySettings, ports: Ports, door: Door
+    ) -> None:
+        self.settings = settings
+        self.ports = ports
+        self.door = door
+        self.clock = SystemClock()
+        self.inbound = ByteBudget(settings.inbound_bytes)
+        self.places = Places(settings.max_connections)
+        self.clients = Clients()
+        limits = TurnLimits(
+            policy=safety.policy,
+            screen_s=safety.deadline_s,
+            turn_s=settings.turn_s,
+            worker_wait_s=settings.worker_wait_s,
+            heartbeat_s=settings.session.heartbeat_s,
+            trim_echo=settings.trim_echo,
+        )
+        self.services = Services(
+            ports.router,
+            ports.engine,
+            ports.safety,
+            ports.store,
+            Settlements(ports.ledger),
+            self.clock,
+            limits,
+        )
+
+    def response_id(self) -> str:
+        return f"resp_{secrets.token_hex(16)}"
+
+    def memory(self, connection: LeasedConnection) -> Memory:
+        return Memory(connection, connection.id, Routes(self.ports.router, self.clock))

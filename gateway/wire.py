@@ -1,0 +1,164 @@
+"""uvicorn's protocols, made to say what they would not: unsent bytes, raw frames, and an abort."""
+
+import asyncio
+import logging
+import socket
+from typing import Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+from websockets.http11 import Request
+
+from turnwire.gateway import render
+from turnwire.pipelines.limits import ByteBudget
+from turnwire.pipelines.messages import Json
+from turnwire.pipelines.protocol.errors import Overloaded
+
+WIRE = "turnwire.wire"
+"""In `scope["state"]`: the protocol object below the request."""
+
+_LAST_WORDS_S = 2.0
+"""A client that answered no ping has this long to take what was still sent."""
+
+_MAX_UNREAD = 64
+"""Messages that wait for the reader before the socket is no longer read."""
+
+logger = logging.getLogger("turnwire.gateway")
+
+
+class WireConfig(uvicorn.Config):
+    """uvicorn's, with the bounds its protocols do not know."""
+
+    inbound: ByteBudget
+    max_send_bytes: int
+
+
+def frame_header(length: int) -> bytes:
+    """The header of an unmasked, whole text frame (RFC 6455, 5.2)."""
+    if length < 126:
+        return bytes((0x81, length))
+    if length < 65536:
+        return b"\x81\x7e" + length.to_bytes(2, "big")
+    return b"\x81\x7f" + length.to_bytes(8, "big")
+
+
+class SocketWire(WebSocketsSansIOProtocol):
+    """A WebSocket whose events are written at once, bounded by what the client has not read."""
+
+    def __init__(
+        self,
+        config: WireConfig,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._inbound = config.inbound
+        self._max_send_bytes = config.max_send_bytes
+        self._partial_bytes = 0
+
+    def send_events(self, events: list[Json]) -> None:
+        """Each event is one text frame; all leave in one write. Nothing once the socket ends."""
+        if self.close_sent or self.disconnected or self.transport.is_closing():
+            return
+        if self.conn.extensions:
+            for event in events:
+                self.conn.send_text(event)
+            parts = self.conn.data_to_send()
+        else:
+            parts = [part for event in events for part in (frame_header(len(event)), event)]
+        self.transport.write(b"".join(parts))
+        if self.transport.get_write_buffer_size() > self._max_send_bytes:
+            self.cut_off()
+
+    def cut_off(self) -> None:
+        """A client that does not read cannot be told so either: its connection is dropped."""
+        if self.transport.is_closing():
+            return
+        logger.warning("connection.cut_off: the client does not read")
+        self.transport.abort()
+
+    def close(self, code: int, reason: str) -> None:
+        """Begin the closing handshake; whoever reads sees the end at once."""
+        if self.close_sent or self.disconnected or self.transport.is_closing():
+            return
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+        self.conn.send_close(code, reason)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.stop_keepalive()
+        self.close_timer = self.loop.call_later(self.close_timeout, self.transport.abort)
+        if self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if self.response.status_code == 101:
+            self.scope["state"][WIRE] = self
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._charge(len(self.conn.reader.buffer) + sum(map(len, self.frames)))
+
+    def keepalive_timeout(self) -> None:
+        """As the original, which would wait for a dead client to read what is unsent."""
+        super().keepalive_timeout()
+        end = {"type": "websocket.disconnect", "code": 1011, "reason": "keepalive ping timeout"}
+        self.queue.put_nowait(cast(Any, end))
+        if self.close_timer is None:
+            self.close_timer = self.loop.call_later(_LAST_WORDS_S, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._inbound.give_back(self._partial_bytes)
+        self._partial_bytes = 0
+        super().connection_lost(exc)
+
+    def send_receive_event_to_app(self) -> None:
+        """As the original, but text stays bytes: it is JSON, and is decoded once, as such."""
+        data = self.frames[0] if len(self.frames) == 1 else b"".join(self.frames)
+        self.frames = []
+        if self.close_sent:
+            return
+        message = {"type": "websocket.receive", self.curr_msg_data_type: data}
+        self.queue.put_nowait(cast(Any, message))
+        if self.queue.qsize() >= _MAX_UNREAD and not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
+
+    def _charge(self, partial_bytes: int) -> None:
+        """Bytes of a message that is not complete yet are held as well."""
+        if partial_bytes <= self._partial_bytes:
+            self._inbound.give_back(self._partial_bytes - partial_bytes)
+            self._partial_bytes = partial_bytes
+            return
+        try:
+            self._inbound.take(partial_bytes - self._partial_bytes)
+        except Overloaded as error:
+            self.send_events([render.error_frame(error, None)])
+            self.close(1013, "try again later")
+        else:
+            self._partial_bytes = partial_bytes
+
+
+class HttpWire(HttpToolsProtocol):
+    """HTTP whose connection can be dropped under a client that does not read."""
+
+    # As in uvicorn's own protocol, the transport is known to be one that reads and writes.
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["state"][WIRE] = self
+
+    def cut_off(self) -> None:
+        if self.transport.is_closing():
+            return
+        logger.warning("request.cut_off: the client does not read")
+        self.transport.abort()

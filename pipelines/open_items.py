@@ -1,0 +1,127 @@
+"""Output items while they are produced: the events that open, extend and close each kind."""
+
+from typing import Literal
+
+from turnwire.pipelines.messages import Json
+from turnwire.pipelines.protocol.events import EventWriter, place, quoted
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+class OpenText:
+    """A message or a reasoning item: one part of text."""
+
+    def __init__(self, writer: EventWriter, item_id: str, output_index: int) -> None:
+        self.output_index = output_index
+        self._writer = writer
+        self._id = quoted(item_id)
+        self._pieces: list[str] = []
+        self._place = place(self._id, output_index, 0)
+        self._delta = b'%b%b,"delta":' % (self._place, self._logprobs)
+
+    _delta_type = b"response.output_text.delta"
+    _done_type = b"response.output_text.done"
+    _logprobs = b',"logprobs":[]'
+
+    def opened(self) -> list[Json]:
+        added = b'"output_index":%d,"item":%b' % (self.output_index, self._empty())
+        part = b'%b,"part":%b' % (self._place, self._part(b'""'))
+        return [
+            self._writer.event(b"response.output_item.added", added),
+            self._writer.event(b"response.content_part.added", part),
+        ]
+
+    def delta(self, text: str) -> Json:
+        self._pieces.append(text)
+        return self._writer.event(self._delta_type, self._delta + quoted(text))
+
+    def closed(self, status: ItemStatus) -> tuple[list[Json], Json]:
+        """The closing events, and the finished item."""
+        text = quoted("".join(self._pieces))
+        part = self._part(text)
+        item = self._item(part, status.encode())
+        done = b'%b%b,"text":%b' % (self._place, self._logprobs, text)
+        return [
+            self._writer.event(self._done_type, done),
+            self._writer.event(
+                b"response.content_part.done", b'%b,"part":%b' % (self._place, part)
+            ),
+            self._writer.event(
+                b"response.output_item.done",
+                b'"output_index":%d,"item":%b' % (self.output_index, item),
+            ),
+        ], item
+
+    def _empty(self) -> Json:
+        return self._item(b"", b"in_progress")
+
+    def _part(self, text: Json) -> Json:
+        return b'{"type":"output_text","text":%b,"annotations":[],"logprobs":[]}' % text
+
+    def _item(self, part: Json, status: bytes) -> Json:
+        return b'{"type":"message","id":%b,"status":"%b","role":"assistant","content":[%b]}' % (
+            self._id,
+            status,
+            part,
+        )
+
+
+class OpenReasoning(OpenText):
+    """Raw reasoning text."""
+
+    _delta_type = b"response.reasoning_text.delta"
+    _done_type = b"response.reasoning_text.done"
+    _logprobs = b""
+
+    def _part(self, text: Json) -> Json:
+        return b'{"type":"reasoning_text","text":%b}' % text
+
+    def _item(self, part: Json, status: bytes) -> Json:
+        return b'{"type":"reasoning","id":%b,"status":"%b","summary":[],"content":[%b]}' % (
+            self._id,
+            status,
+            part,
+        )
+
+
+class OpenCall:
+    """A function call: its arguments arrive in pieces."""
+
+    def __init__(
+        self, writer: EventWriter, item_id: str, output_index: int, call_id: str, name: str
+    ) -> None:
+        self.output_index = output_index
+        self._writer = writer
+        self._id = quoted(item_id)
+        self._call_id = quoted(call_id)
+        self._name = quoted(name)
+        self._pieces: list[str] = []
+        self._place = place(self._id, output_index)
+
+    def opened(self) -> list[Json]:
+        item = self._item(b'""', b"in_progress")
+        added = b'"output_index":%d,"item":%b' % (self.output_index, item)
+        return [self._writer.event(b"response.output_item.added", added)]
+
+    def delta(self, text: str) -> Json:
+        self._pieces.append(text)
+        members = b'%b,"delta":%b' % (self._place, quoted(text))
+        return self._writer.event(b"response.function_call_arguments.delta", members)
+
+    def closed(self, status: ItemStatus) -> tuple[list[Json], Json]:
+        """The closing events, and the finished item."""
+        arguments = quoted("".join(self._pieces))
+        item = self._item(arguments, status.encode())
+        done = b'%b,"name":%b,"arguments":%b' % (self._place, self._name, arguments)
+        return [
+            self._writer.event(b"response.function_call_arguments.done", done),
+            self._writer.event(
+                b"response.output_item.done",
+                b'"output_index":%d,"item":%b' % (self.output_index, item),
+            ),
+        ], item
+
+    def _item(self, arguments: Json, status: bytes) -> Json:
+        return (
+            b'{"type":"function_call","id":%b,"call_id":%b,"name":%b,"arguments":%b,"status":"%b"}'
+        ) % (self._id, self._call_id, self._name, arguments, status)

@@ -1,0 +1,254 @@
+"""From what an engine produced to the numbered wire events of one response. Pure.
+
+Order of use: `created`, then any number of `produced` and `heartbeat`, then
+either `closed` and `terminal`, or `failed`. There is exactly one terminal event, and the final
+object's output is the accumulation of the items that were sent.
+"""
+
+from typing import assert_never
+
+from turnwire.pipelines.messages import (
+    CallProduced,
+    Counts,
+    EngineEvent,
+    Finish,
+    GenerationFinished,
+    Json,
+    PrefixMissing,
+    PromptEvaluated,
+    ReasoningProduced,
+    TextProduced,
+    TokenIds,
+)
+from turnwire.pipelines.open_items import ItemStatus, OpenCall, OpenReasoning, OpenText
+from turnwire.pipelines.protocol.errors import ApiError
+from turnwire.pipelines.protocol.events import EventWriter
+from turnwire.pipelines.protocol.responses import (
+    Echo,
+    ResponseObject,
+    Status,
+    failure_object,
+    usage_object,
+)
+
+_INCOMPLETE: dict[Finish, Json] = {
+    "length": b'{"reason":"max_output_tokens"}',
+    "content_filter": b'{"reason":"content_filter"}',
+}
+
+
+class ResponseStream:
+    """The wire events of one response, in order and numbered."""
+
+    def __init__(
+        self,
+        response_id: str,
+        created_at: int,
+        echo: Echo,
+        turn_members: Json = b"",
+        *,
+        lane: str | None = None,
+        trim_echo: bool = False,
+    ) -> None:
+        self.counts = Counts()
+        self.response: Json | None = None
+        """The final response object, once `closed` or `failed` made it."""
+        self.object = ResponseObject(response_id, created_at, echo, turn_members)
+        self.output_started = False
+        """Has the client been sent any output?"""
+        self.ended = False
+        self._writer = EventWriter(lane)
+        self._suffix = response_id.partition("_")[2]
+        self._trim_echo = trim_echo
+        self._open_text: OpenText | None = None
+        self._open_calls: dict[int, OpenCall] = {}
+        self._finished_calls: set[int] = set()
+        self._items: dict[int, Json] = {}
+        self._opened = 0
+        self._sampled: list[TokenIds] = []
+        self._in_progress = b""
+        self.status: Status = "in_progress"
+
+    @property
+    def output(self) -> Json:
+        """The finished items, as a JSON list."""
+        return b"[%b]" % b",".join(self._items[index] for index in sorted(self._items))
+
+    @property
+    def sampled(self) -> TokenIds:
+        return b"".join(self._sampled)
+
+    def created(self, *, in_progress: bool = True) -> list[Json]:
+        """The beginning; a warm-up, which is over at once, leaves the second event out."""
+        self._in_progress = b'"response":' + self.object.render(
+            "in_progress", trimmed=self._trim_echo
+        )
+        events = [self._writer.event(b"response.created", self._in_progress)]
+        if in_progress:
+            events.append(self._writer.event(b"response.in_progress", self._in_progress))
+        return events
+
+    def heartbeat(self) -> list[Json]:
+        """The state once more, for clients that give up on a silent turn."""
+        if self.ended or not self._in_progress:
+            return []
+        return [self._writer.event(b"response.in_progress", self._in_progress)]
+
+    def produced(self, batch: list[EngineEvent]) -> list[Json]:
+        """Events for all that was ready at once: text of one item becomes one delta."""
+        out: list[Json] = []
+        run: list[str] = []
+        kind: type[OpenText] = OpenText
+        for event in batch:
+            match event:
+                case TextProduced(text, counts, ids):
+                    self.counts = counts
+                    if ids:
+                        self._sampled.append(ids)
+                    if kind is not OpenText and text:
+                        self._text(kind, run, out)
+                        kind = OpenText
+                    run.append(text)
+                case ReasoningProduced(text, counts):
+                    self.counts = counts
+                    if kind is not OpenReasoning and text:
+                        self._text(kind, run, out)
+                        kind = OpenReasoning
+                    run.append(text)
+                case CallProduced(counts=counts):
+                    self.counts = counts
+                    self._text(kind, run, out)
+                    self._call(event, out)
+                case _:
+                    self._note(event)
+        self._text(kind, run, out)
+        return out
+
+    def _note(self, event: PromptEvaluated | GenerationFinished | PrefixMissing) -> None:
+        match event:
+            case PromptEvaluated(counts):
+                self.counts = counts
+            case GenerationFinished(_, counts, ids):
+                self.counts = counts
+                self._sampled.append(ids)
+            case PrefixMissing():
+                pass
+            case _:
+                assert_never(event)
+
+    def restarted(self) -> None:
+        """Another worker begins anew; possible only before any output."""
+        assert not self.output_started, "two answers must not be mixed"
+        self.counts = Counts()
+        self._sampled.clear()
+
+    def closed(self, finish: Finish, completed_at: int) -> list[Json]:
+        """Close what is open and settle the final object; `terminal` is still to be sent."""
+        out: list[Json] = []
+        incomplete = _INCOMPLETE.get(finish)
+        if not self._opened and self.counts.output_tokens > 0:
+            self._open(OpenText, out)
+        self._close_open("completed" if incomplete is None else "incomplete", out)
+        self.status = "completed" if incomplete is None else "incomplete"
+        self._settle(
+            self.status,
+            incomplete_details=incomplete or b"null",
+            completed_at=completed_at if incomplete is None else None,
+        )
+        return out
+
+    def terminal(self) -> Json:
+        """The one terminal event of a response that was `closed`."""
+        assert self.response is not None, "`terminal` comes after `closed`"
+        return self._terminal(self.status)
+
+    def failed(self, error: ApiError) -> Json:
+        """The one terminal event of a response that could not be finished.
+
+        Items still open are neither closed nor listed: clients keep what an item's done event
+        carried, and would answer from half an item.
+        """
+        self._settle("failed", error=failure_object(error))
+        return self._terminal("failed")
+
+    def _settle(
+        self,
+        status: Status,
+        *,
+        error: Json = b"null",
+        incomplete_details: Json = b"null",
+        completed_at: int | None = None,
+    ) -> None:
+        self.response = self.object.render(
+            status,
+            output=self.output,
+            usage=usage_object(self.counts),
+            error=error,
+            incomplete_details=incomplete_details,
+            completed_at=completed_at,
+        )
+
+    def _terminal(self, status: Status) -> Json:
+        assert not self.ended, "a response has one terminal event"
+        assert self.response is not None, "the final object is made first"
+        self.ended = True
+        return self._writer.event(b"response." + status.encode(), b'"response":' + self.response)
+
+    def _text(self, kind: type[OpenText], run: list[str], out: list[Json]) -> None:
+        text = "".join(run)
+        run.clear()
+        if not text:
+            return
+        if type(self._open_text) is not kind:
+            self._open(kind, out)
+        assert self._open_text is not None, "just opened"
+        out.append(self._open_text.delta(text))
+
+    def _open(self, kind: type[OpenText], out: list[Json]) -> None:
+        self._close_text("completed", out)
+        prefix = "rs" if kind is OpenReasoning else "msg"
+        self._open_text = kind(self._writer, self._item_id(prefix), self._opened)
+        self._started()
+        out += self._open_text.opened()
+
+    def _call(self, event: CallProduced, out: list[Json]) -> None:
+        if event.index in self._finished_calls:
+            return
+        self._close_text("completed", out)
+        call = self._open_calls.get(event.index)
+        if call is None:
+            call = OpenCall(
+                self._writer, self._item_id("fc"), self._opened, event.call_id, event.name
+            )
+            self._open_calls[event.index] = call
+            self._started()
+            out += call.opened()
+        if event.arguments:
+            out.append(call.delta(event.arguments))
+        if event.finished:
+            del self._open_calls[event.index]
+            self._finished_calls.add(event.index)
+            self._keep(call, "completed", out)
+
+    def _started(self) -> None:
+        self._opened += 1
+        self.output_started = True
+
+    def _close_open(self, last: ItemStatus, out: list[Json]) -> None:
+        self._close_text(last, out)
+        for call in self._open_calls.values():
+            self._keep(call, last, out)
+        self._open_calls.clear()
+
+    def _close_text(self, status: ItemStatus, out: list[Json]) -> None:
+        item, self._open_text = self._open_text, None
+        if item is not None:
+            self._keep(item, status, out)
+
+    def _keep(self, item: OpenText | OpenCall, status: ItemStatus, out: list[Json]) -> None:
+        events, finished = item.closed(status)
+        out += events
+        self._items[item.output_index] = finished
+
+    def _item_id(self, prefix: str) -> str:
+        return f"{prefix}_{self._suffix}{self._opened:02x}"

@@ -1,0 +1,284 @@
+"""One turn, from a frame to its terminal event and its entry in the ledger, over the ports.
+
+Before `response.created` a fault is raised to the caller, who answers with one error; afterwards
+it ends the response as failed. However a turn ends, its parent is let go (`Commit` or `Abort`),
+its worker is stopped, and what it used is settled once.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import replace
+
+from turnwire.pipelines import messages as m
+from turnwire.pipelines.generation import Generation
+from turnwire.pipelines.preparation import prepare
+from turnwire.pipelines.protocol.errors import ApiError, Internal, InvalidRequest, Overloaded
+from turnwire.pipelines.protocol.responses import echo_of
+from turnwire.pipelines.response_stream import ResponseStream
+from turnwire.pipelines.screening import Screening
+from turnwire.pipelines.services import Services
+from turnwire.pipelines.stages import Stages
+from turnwire.pipelines.turn_request import Listener, Memory, TurnRequest
+from turnwire.pipelines.turn_work import Work
+
+TIMINGS = "turnwire.timings"
+MAX_AFTERMATHS = 16
+"""Turns a connection may have left behind: over for the client, waiting for verdict or prefill."""
+
+_KEEPS_PARENT = frozenset({401, 429, 503})
+"""Refusals of admission: trying again may work, so the parent stays."""
+
+logger = logging.getLogger("turnwire.turn")
+
+
+class Turn:
+    """One use each. `run` is the whole turn; cancelling it is how a client that left ends it."""
+
+    def __init__(
+        self, request: TurnRequest, memory: Memory, services: Services, listener: Listener
+    ) -> None:
+        self.id = request.response_id
+        self.failure: ApiError | None = None
+        """Why the response failed, after it was created."""
+        self._frame = request.frame
+        self._known_echo = memory.echo
+        self._request = replace(request, frame=b"")
+        self._memory = memory
+        self._services = services
+        self._listener = listener
+        self._clock = services.clock
+        self._stages = Stages(self._clock.now_s, request.received_s or self._clock.now_s())
+        self._work: Work | None = None
+        self._status = "failed"
+        self._finish: m.Finish | None = None
+        self._evict = False
+        self._released = False
+        self._deadline: asyncio.Timeout | None = None
+        self._end_error: ApiError | None = None
+        self._sent_s = 0.0
+
+    @property
+    def created(self) -> bool:
+        """Has the response an id the client knows? Then the turn itself reports its faults."""
+        return self._work is not None
+
+    @property
+    def response(self) -> m.Json | None:
+        """The final response object, once there is one."""
+        return None if self._work is None else self._work.stream.response
+
+    async def run(self) -> None:
+        """Raises an ApiError for a fault before `created`; later only what is a bug."""
+        self._stages.mark("queued")
+        self._services.settlements.admit()
+        model = await self._resolve()
+        try:
+            work = self._begin(model, await self._prepare(model))
+            async with work.screening:
+                await self._respond(work)
+                self._release()
+                await self._aftermath(work)
+        except ApiError as error:
+            self._evict = error.status not in _KEEPS_PARENT
+            raise
+        finally:
+            self._release()
+            if self._work is not None:
+                self._services.settlements.settle(self._work.usage(self._status))
+
+    def end(self, error: ApiError) -> None:
+        """End the response as failed with `error`, as soon as it exists."""
+        self._end_error = error
+        if self._deadline is not None:
+            self._deadline.reschedule(0)
+
+    def left(self) -> None:
+        """The client is gone: stop a prefill that nobody waits for, unless its worker goes on."""
+        if self._work is not None and self._work.stream.ended and self._deadline is not None:
+            self._deadline.reschedule(0)
+
+    def beat(self, now_s: float) -> None:
+        """Time passed: repeat the state to a client that has heard nothing for long."""
+        if self._work is not None and now_s - self._sent_s >= self._services.limits.heartbeat_s:
+            self._emit(self._work.stream.heartbeat())
+
+    async def _resolve(self) -> m.Model:
+        name, routes = self._request.model, self._memory.routes
+        if not name:
+            raise InvalidRequest("The field 'model' is required.", "model")
+        # A model whose worker just went away is still known: its turn is created first and then
+        # waits for another worker, because clients try again after that refusal only.
+        model = routes.model(name)
+        if model is None:
+            give_up_s = self._clock.now_s() + self._services.limits.worker_wait_s
+            model = (await routes.find(name, give_up_s)).model
+        self._stages.mark("resolved")
+        return model
+
+    async def _prepare(self, model: m.Model) -> m.Prepared:
+        request, memory = self._request, self._memory
+        self._known_echo = memory.echo
+        command = m.Prepare(
+            connection_id=memory.connection_id,
+            response_id=self.id,
+            frame=self._frame,
+            model=model,
+            lane=request.lane,
+            transport=request.transport,
+            known_echo=memory.echo.key,
+        )
+        prepared = await prepare(command, memory.connection, self._services.store, request.tenant)
+        self._stages.mark("prepared")
+        self._frame = b""
+        return prepared
+
+    def _begin(self, model: m.Model, prepared: m.Prepared) -> Work:
+        request, services = self._request, self._services
+        echo = self._memory.echo = echo_of(prepared, self._known_echo)
+        created_at = self._clock.today_s()
+        stream = ResponseStream(
+            self.id,
+            created_at,
+            echo,
+            prepared.echo_turn,
+            lane=request.lane,
+            trim_echo=services.limits.trim_echo,
+        )
+        screening = Screening(
+            services.safety,
+            m.Screen(self.id, request.tenant, prepared.new_text),
+            services.limits.policy,
+            services.limits.screen_s,
+            self.end,
+        )
+        held = screening.holds_output
+        self._work = Work(request, model, prepared, stream, screening, created_at, held)
+        self._listener.prepared(prepared)
+        return self._work
+
+    async def _respond(self, work: Work) -> None:
+        """Ends with the terminal event, unless it is cancelled."""
+        limit_s = 0.0 if self._end_error else self._services.limits.turn_s
+        deadline = asyncio.timeout(limit_s)
+        try:
+            async with deadline:
+                self._deadline = deadline
+                await (self._answer(work) if work.prepared.generate else self._warm_up(work))
+            return
+        except asyncio.CancelledError:
+            self._status = "cancelled"
+            raise
+        except ApiError as error:
+            failure = error
+        except Exception as error:
+            failure = self._fault(error, deadline)
+        finally:
+            self._deadline = None
+        self._fail(work, failure)
+
+    def _fault(self, error: Exception, deadline: asyncio.Timeout) -> ApiError:
+        if isinstance(error, TimeoutError) and deadline.expired():
+            return self._end_error or Internal("The turn took longer than this server allows.")
+        logger.error("turn.failed %s", self.id, exc_info=error)
+        return Internal("The server had an internal error.")
+
+    def _fail(self, work: Work, error: ApiError) -> None:
+        self.failure = error
+        self._evict = error.status not in _KEEPS_PARENT
+        self._flush(work, work.stream.failed(error))
+
+    async def _answer(self, work: Work) -> None:
+        self._emit(work.stream.created())
+
+        async def take(batch: list[m.EngineEvent]) -> None:
+            await self._take(work, batch)
+
+        finish = await Generation(self._services, self._memory, work).run(take)
+        self._stages.mark("generated")
+        await self._conclude(work, finish)
+
+    async def _warm_up(self, work: Work) -> None:
+        """Answered at once: the prompt is evaluated when the client does not wait any more."""
+        self._emit(work.stream.created(in_progress=False))
+        if work.held:
+            await work.screening.passed()
+        work.stream.counts = m.Counts(input_tokens=work.prepared.input_tokens)
+        await self._conclude(work, "stop")
+
+    async def _take(self, work: Work, batch: list[m.EngineEvent]) -> None:
+        if work.held:
+            await work.screening.passed()
+            work.held = False
+        self._stages.mark("evaluated")
+        events = work.produced(batch)
+        if events:
+            self._stages.mark("first_output")
+        if type(batch[-1]) is m.GenerationFinished:
+            work.unsent = events
+        else:
+            self._emit(events)
+
+    async def _conclude(self, work: Work, finish: m.Finish) -> None:
+        stream = work.stream
+        if self._request.timings or work.prepared.facts.metadata.get(TIMINGS) == "1":
+            stream.object.with_metadata(TIMINGS, self._stages.json())
+        work.unsent += stream.closed(finish, self._clock.today_s())
+        if work.prepared.store:
+            self._flush(work)
+            try:
+                await self._services.store.save(work.save(finish))
+            except ApiError as error:
+                message = "The response could not be stored; try again, or send store: false."
+                raise Overloaded(message) from error
+        self._flush(work, stream.terminal())
+        self._finish = finish
+        self._status = stream.status if work.prepared.generate else "warm_up"
+
+    async def _aftermath(self, work: Work) -> None:
+        """What the client does not wait for: a warm-up's prefill, a verdict still out."""
+        memory = self._memory
+        warms_up = self._status == "warm_up" and memory.aftermaths < MAX_AFTERMATHS
+        if memory.aftermaths >= MAX_AFTERMATHS:
+            await work.screening.verdict()
+        memory.aftermaths += 1
+        self._listener.ended()
+        try:
+            if warms_up:
+                await self._prefill(work)
+            await work.screening.verdict()
+        finally:
+            memory.aftermaths -= 1
+
+    async def _prefill(self, work: Work) -> None:
+        async def take(batch: list[m.EngineEvent]) -> None:
+            work.produced(batch)
+
+        # Nobody waits for it: without it the next turn evaluates the prompt itself.
+        deadline = self._deadline = asyncio.timeout(self._services.limits.turn_s)
+        try:
+            with suppress(ApiError, TimeoutError):
+                async with deadline:
+                    await Generation(self._services, self._memory, work, warm_up=True).run(take)
+        finally:
+            self._deadline = None
+
+    def _flush(self, work: Work, *more: m.Json) -> None:
+        events, work.unsent = [*work.unsent, *more], []
+        self._emit(events)
+
+    def _emit(self, events: list[m.Json]) -> None:
+        if events:
+            self._sent_s = self._clock.now_s()
+            self._listener.events(events)
+
+    def _release(self) -> None:
+        """Tell the connection how the turn ended, once, and before its next turn begins."""
+        if self._released:
+            return
+        self._released = True
+        memory, work = self._memory, self._work
+        if work is None or self._finish is None:
+            memory.connection.abort(m.Abort(memory.connection_id, self.id, self._evict))
+        else:
+            memory.connection.commit(work.commit(memory.connection_id, self._finish))

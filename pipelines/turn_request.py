@@ -1,0 +1,46 @@
+"""What a turn starts from: the request, the connection it came on, and who listens to it."""
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from turnwire.pipelines.messages import Json, Prepared
+from turnwire.pipelines.ports import Connection
+from turnwire.pipelines.protocol.responses import Echo
+from turnwire.pipelines.routes import Routes
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """What is known of a turn before its frame is read."""
+
+    response_id: str
+    frame: Json
+    tenant: str
+    key_id: str
+    model: str | None
+    lane: str | None = None
+    transport: Literal["websocket", "http"] = "websocket"
+    timings: bool = False
+    received_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a gateway keeps for a connection between its turns."""
+
+    connection: Connection
+    connection_id: str
+    routes: Routes
+    echo: Echo = field(default_factory=Echo)
+    aftermaths: int = 0
+
+
+class Listener(Protocol):
+    """Where a turn's events go. Nothing here waits or raises."""
+
+    def events(self, events: list[Json]) -> None: ...
+    def prepared(self, prepared: Prepared) -> None:
+        """The frame is not held any more; events follow."""
+
+    def ended(self) -> None:
+        """The terminal event is out and the parent let go: the lane may go on. At most once."""

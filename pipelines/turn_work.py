@@ -1,0 +1,94 @@
+"""A turn whose response exists: what was prepared, what it became, and what is said of it."""
+
+from dataclasses import dataclass, field
+
+from turnwire.pipelines.messages import (
+    Commit,
+    EngineEvent,
+    Finish,
+    GenerationFinished,
+    Json,
+    Model,
+    Prepared,
+    Save,
+    StoredTurn,
+    UsageRecord,
+)
+from turnwire.pipelines.prompts.output import OutputParser, PlainOutput, output_parser
+from turnwire.pipelines.response_stream import ResponseStream
+from turnwire.pipelines.screening import Screening
+from turnwire.pipelines.turn_request import TurnRequest
+
+
+@dataclass(slots=True)
+class Work:
+    request: TurnRequest
+    model: Model
+    prepared: Prepared
+    stream: ResponseStream
+    screening: Screening
+    created_at: int
+    held: bool
+    """Output waits for the verdict."""
+    unsent: list[Json] = field(default_factory=list)
+    """Events that have their numbers and leave with the next ones."""
+    parser: OutputParser = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parser = output_parser(self.model)
+
+    def restarted(self) -> None:
+        """Another worker begins anew."""
+        self.stream.restarted()
+        self.parser = output_parser(self.model)
+
+    def produced(self, batch: list[EngineEvent]) -> list[Json]:
+        """The wire events of what an engine produced, in the model's own format or told apart."""
+        if type(self.parser) is PlainOutput:
+            return self.stream.produced(batch)
+        pieces: list[EngineEvent] = []
+        for event in batch:
+            if type(event) is GenerationFinished:
+                pieces += self.parser.finish()
+            pieces += self.parser.feed(event)
+        return self.stream.produced(pieces)
+
+    def save(self, finish: Finish) -> Save:
+        """For a response that is closed."""
+        prepared, stream, request = self.prepared, self.stream, self.request
+        assert stream.response is not None, "the response is closed before it is saved"
+        turn = StoredTurn(
+            response_id=request.response_id,
+            input=prepared.stored_input or b"[]",
+            output=stream.output,
+            model=prepared.facts.model,
+            sampled=stream.sampled,
+            finish=finish,
+        )
+        return Save(
+            tenant=request.tenant,
+            response_id=request.response_id,
+            created_at=self.created_at,
+            response=stream.response,
+            turn=turn,
+            parent_id=prepared.parent_id,
+            context=prepared.stored_context,
+        )
+
+    def commit(self, connection_id: str, finish: Finish) -> Commit:
+        stream = self.stream
+        return Commit(
+            connection_id, self.request.response_id, stream.output, stream.sampled, finish
+        )
+
+    def usage(self, status: str) -> UsageRecord:
+        return UsageRecord(
+            response_id=self.request.response_id,
+            tenant=self.request.tenant,
+            key_id=self.request.key_id,
+            model=self.prepared.facts.model,
+            status=status,
+            created_at=self.created_at,
+            counts=self.stream.counts,
+            flagged=self.screening.marks(),
+        )

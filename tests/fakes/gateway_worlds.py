@@ -1,0 +1,120 @@
+"""A gateway over a `World`, and clients of it: WebSocket frames and official SDKs."""
+
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import orjson
+from openai import AsyncOpenAI
+from scripted_ports import (
+    MODEL,
+    FakeLeases,
+    FakeLedger,
+    FakeRouter,
+    FakeSafety,
+    FakeStore,
+    ScriptedEngine,
+    World,
+    create,
+)
+from turn_worlds import TERMINAL
+from websockets.asyncio.client import ClientConnection, connect
+
+from turnwire.gateway.gateway import Gateway
+from turnwire.gateway.turns import Ports
+from turnwire.pipelines.config import GatewaySettings, SafetySettings
+
+
+@dataclass
+class Town:
+    """One running gateway."""
+
+    gateway: Gateway
+    world: World
+    leases: FakeLeases
+    host: str
+    port: int
+
+    @property
+    def http(self) -> str:
+        return f"http://{self.host}:{self.port}/v1"
+
+    @property
+    def ws(self) -> str:
+        return f"ws://{self.host}:{self.port}/v1/responses"
+
+    def connect(self, **options: Any) -> connect:  # noqa: ANN401 -- those of the client library
+        return connect(self.ws, max_size=None, **options)
+
+    def openai(self, key: str = "none") -> AsyncOpenAI:
+        return AsyncOpenAI(base_url=self.http, api_key=key, max_retries=0)
+
+    def httpx(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.http, timeout=10)
+
+    @property
+    def held(self) -> set[int]:
+        """Engine streams, leases, places, request bytes, records: zero when nobody is there."""
+        gateway = self.gateway.held().values()
+        return {self.world.open_streams, self.leases.open_leases, *gateway}
+
+
+@dataclass
+class Opener:
+    stack: AsyncExitStack
+    towns: list[Town] = field(default_factory=list)
+
+    async def open(
+        self,
+        world: World | None = None,
+        settings: GatewaySettings | None = None,
+        safety: SafetySettings | None = None,
+        *,
+        ready: bool = True,
+    ) -> Town:
+        world = world or World()
+        leases = FakeLeases(world)
+        ports = Ports(
+            router=FakeRouter(world),
+            engine=ScriptedEngine(world),
+            safety=FakeSafety(world),
+            store=FakeStore(world),
+            ledger=FakeLedger(world),
+            leases=leases,
+            models=lambda: (MODEL,),
+            ready=lambda: ready,
+        )
+        gateway = Gateway(
+            settings or GatewaySettings(port=0), safety or SafetySettings(policy="off"), ports
+        )
+        host, port = await gateway.start()
+        town = Town(gateway, world, leases, host, port)
+        self.towns.append(town)
+        self.stack.push_async_callback(_close, town)
+        return town
+
+
+async def _close(town: Town) -> None:
+    await town.gateway.close()
+    assert town.held == {0}
+
+
+async def heard(socket: ClientConnection, terminals: int = 1) -> list[dict[str, Any]]:
+    """All events up to that many ends."""
+    events: list[dict[str, Any]] = []
+    while terminals:
+        events.append(orjson.loads(await socket.recv()))
+        terminals -= events[-1]["type"] in TERMINAL or events[-1]["type"] == "error"
+    return events
+
+
+async def turn(socket: ClientConnection, **fields: object) -> list[dict[str, Any]]:
+    """One turn, from its frame to its end."""
+    await socket.send(create(**fields).decode())
+    return await heard(socket)
+
+
+def of_lane(events: Iterable[dict[str, Any]], lane: str | None) -> list[dict[str, Any]]:
+    return [event for event in events if event.get("stream_id") == lane]
