@@ -1,0 +1,80 @@
+"""The channel to one leased connection actor, shared by the connections it serves.
+
+A channel that breaks is dialled again: as long as the actor lives, so does the state in it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from turnwire.actors.backoff import Backoff
+from turnwire.actors.channel import Channel
+from turnwire.pipelines import messages as m
+from turnwire.pipelines.protocol.errors import ApiError, Overloaded
+
+REDIALS = 4
+"""Tries before an actor is taken for dead; a dead one refuses each at once."""
+
+Dial = Callable[[m.Endpoint, Callable[[Channel], None]], Awaitable[Channel]]
+
+
+class ActorLink:
+    """`on_broken` is told once each time the channel breaks; `redial` may then be awaited."""
+
+    def __init__(self, actor_id: str, dial: Dial, on_broken: Callable[["ActorLink"], None]) -> None:
+        self.actor_id = actor_id
+        self._dial = dial
+        self._on_broken = on_broken
+        self._channel: Channel | None = None
+        self._unclosed: dict[str, None] = {}
+        """Connections whose `Close` is not acknowledged."""
+
+    @property
+    def channel(self) -> Channel | None:
+        """None while it is broken."""
+        return None if self._channel is None or self._channel.lost else self._channel
+
+    async def connect(self, endpoint: m.Endpoint) -> None:
+        """Raises Overloaded."""
+        self._endpoint = endpoint
+        self._channel = await self._dial(endpoint, lambda _: self._on_broken(self))
+
+    async def redial(self, pause: Callable[[float], Awaitable[None]]) -> bool:
+        """False: the actor is gone, and its state with it."""
+        backoff = Backoff(first_s=0.02)
+        for number in range(REDIALS):
+            if number:
+                await pause(backoff.next_s())
+            try:
+                await self.connect(self._endpoint)
+            except ApiError:
+                continue
+            else:
+                for connection_id in tuple(self._unclosed):
+                    self._send_close(connection_id)
+                return True
+        return False
+
+    def close_connection(self, connection_id: str) -> None:
+        """Have the actor drop the connection's state; said again after a broken channel."""
+        self._unclosed[connection_id] = None
+        self._send_close(connection_id)
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+
+    def _send_close(self, connection_id: str) -> None:
+        if (channel := self.channel) is not None:
+            reply = channel.call(m.Close(connection_id))
+            reply.add_done_callback(partial(self._closed, connection_id, channel))
+
+    def _closed(
+        self, connection_id: str, channel: Channel, reply: asyncio.Future[m.Message]
+    ) -> None:
+        if reply.cancelled():
+            return
+        error = reply.exception()
+        if isinstance(error, Overloaded) and channel.lost:
+            return
+        self._unclosed.pop(connection_id, None)
