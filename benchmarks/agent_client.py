@@ -1,0 +1,156 @@
+"""A client as light as it can be: a coding agent's frames over one WebSocket, timed."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
+
+WAIT_S = 120.0
+TERMINALS = tuple(
+    b'"type":"%b"' % name
+    for name in (b"response.completed", b"response.failed", b"response.incomplete", b"error")
+)
+_NEAR = 160
+"""The type of an event stands among its first bytes."""
+
+INSTRUCTIONS = "Work in small steps and say what you did. " * 400
+TOOLS = [
+    {
+        "type": "function",
+        "name": "exec_command" if n == 0 else f"tool_{n}",
+        "description": "Runs in the working folder and returns what came out. " * 38,
+        "strict": False,
+        "parameters": {
+            "type": "object",
+            "properties": {"cmd": {"type": "string"}, "workdir": {"type": "string"}},
+            "required": ["cmd"],
+            "additionalProperties": False,
+        },
+    }
+    for n in range(9)
+]
+OUTPUT = ("def step(self, key): return table[key] if key in table else None\n" * 40)[:2048]
+
+
+def codex_frame(input: list[dict[str, Any]], parent: str | None) -> bytes:
+    """A turn as Codex sends it: 17 KB of instructions, 19 KB of tools, and what is new."""
+    return orjson.dumps(
+        {
+            "type": "response.create",
+            "model": "sim-max",
+            "instructions": INSTRUCTIONS,
+            "tools": TOOLS,
+            "tool_choice": "auto",
+            "store": False,
+            "stream": True,
+            "metadata": {"sim.tool_turns": "10000"},
+            "input": input,
+            "previous_response_id": parent,
+        }
+    )
+
+
+def first_input() -> list[dict[str, Any]]:
+    return [{"type": "message", "role": "user", "content": OUTPUT}]
+
+
+def next_input(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """The outputs of the calls a response made."""
+    return [
+        {"type": "function_call_output", "call_id": item["call_id"], "output": OUTPUT}
+        for item in response["output"]
+        if item["type"] == "function_call"
+    ]
+
+
+@dataclass
+class Turn:
+    """One turn as the client saw it, in seconds since it was sent."""
+
+    ended_s: float = 0.0
+    response: dict[str, Any] = field(default_factory=dict)
+    deltas: list[tuple[float, int]] = field(default_factory=list)
+    """When each delta of text came, and its characters."""
+
+
+class Connection(WSListener):
+    """One turn at a time."""
+
+    def __init__(self, keep_deltas: bool, terminals: tuple[bytes, ...]) -> None:
+        self._keep_deltas = keep_deltas
+        self._terminals = terminals
+        self._turn = Turn()
+        self._begin_s = 0.0
+        self._ended: asyncio.Future[bytes] | None = None
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._transport = transport
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_exception(ConnectionError("the server closed the connection"))
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        now_s = time.perf_counter() - self._begin_s
+        payload = frame.get_payload_as_bytes()
+        near = payload[:_NEAR]
+        if self._keep_deltas and b"output_text.delta" in near:
+            self._turn.deltas.append((now_s, len(orjson.loads(payload)["delta"])))
+        elif any(name in near for name in self._terminals):
+            self._turn.ended_s = now_s
+            if self._ended is not None and not self._ended.done():
+                self._ended.set_result(payload)
+
+    async def turn(self, frame: bytes) -> Turn:
+        """Send it and wait for its end. Raises ConnectionError when it does not complete."""
+        event = orjson.loads(await self._last_frame(frame))
+        if event["type"] != "response.completed":
+            raise ConnectionError(orjson.dumps(event).decode()[:500])
+        self._turn.response = event["response"]
+        return self._turn
+
+    async def echo(self, frame: bytes) -> Turn:
+        """Send it and wait for an echo server's answer."""
+        await self._last_frame(frame)
+        return self._turn
+
+    async def _last_frame(self, frame: bytes) -> bytes:
+        self._turn = Turn()
+        self._ended = asyncio.get_running_loop().create_future()
+        self._begin_s = time.perf_counter()
+        self._transport.send(WSMsgType.TEXT, frame)
+        async with asyncio.timeout(WAIT_S):
+            return await self._ended
+
+    def close(self) -> None:
+        self._transport.disconnect()
+
+
+@asynccontextmanager
+async def connected(
+    url: str,
+    key: str | None = None,
+    *,
+    keep_deltas: bool = False,
+    terminals: tuple[bytes, ...] = TERMINALS,
+) -> AsyncIterator[Connection]:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    secure = ssl.create_default_context() if url.startswith("wss:") else None
+    connection = Connection(keep_deltas, terminals)
+    await ws_connect(
+        lambda: connection,
+        url,
+        ssl_context=secure,
+        extra_headers=headers,
+        max_frame_size=256 << 20,
+    )
+    try:
+        yield connection
+    finally:
+        connection.close()

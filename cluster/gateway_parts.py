@@ -1,0 +1,91 @@
+"""What a gateway replica is built of: channels to the pools, warm connection actors, the port."""
+
+from contextlib import AsyncExitStack
+from typing import Any
+
+from turnwire.actors.connection import ConnectionActor
+from turnwire.actors.lease import ConnectionPool
+from turnwire.actors.lease_ray import RayActors
+from turnwire.actors.peers import Peers
+from turnwire.actors.routing_ref import RoutingRef
+from turnwire.cluster import process
+from turnwire.cluster.place import Place
+from turnwire.cluster.settings import Settings
+from turnwire.gateway.gateway import Gateway
+from turnwire.gateway.turns import Ports
+
+SETTLE_S = 3.0
+"""How long the last usage records may take to reach billing."""
+
+
+class PlacedConnectionActor(ConnectionActor):
+    """A connection actor in a process of its own."""
+
+    # Any: handed on as it came.
+    def __init__(self, place: Place, *arguments: Any) -> None:  # noqa: ANN401
+        process.prepare(place, "connections")
+        super().__init__(*arguments)
+
+
+class GatewayParts:
+    """`start`, then `drain` once. Parts end in the reverse order of their making."""
+
+    def __init__(self, node: str, place: Place, settings: Settings, routing: RoutingRef) -> None:
+        self._settings = settings
+        self._place = place
+        self._node = node
+        self._peers = Peers(node, routing, settings.channel, settings.safety, settings.billing)
+        self._connections = ConnectionPool(
+            RayActors(PlacedConnectionActor, self._arguments),
+            node,
+            settings.connections,
+            settings.channel,
+            max(1, settings.connections.max_actors // settings.gateway.replicas),
+        )
+        ports = Ports(
+            router=self._peers.router,
+            engine=self._peers.engine,
+            safety=self._peers.safety,
+            store=self._peers.store,
+            ledger=self._peers.ledger,
+            leases=self._connections,
+            models=self._peers.models,
+            ready=self._ready,
+        )
+        self._gateway = Gateway(settings.gateway, settings.safety, ports)
+        self._blocks = AsyncExitStack()
+
+    async def start(self) -> tuple[str, int]:
+        """Raises OSError when the port cannot be had."""
+        await self._blocks.enter_async_context(self._peers)
+        await self._blocks.enter_async_context(self._connections)
+        address = await self._gateway.start()
+        self._blocks.push_async_callback(self._gateway.close)
+        return address
+
+    async def drain(self) -> None:
+        """Turns end, records are settled, then everything closes."""
+        try:
+            await self._gateway.drain()
+            await self._peers.ledger.drain(SETTLE_S)
+        finally:
+            await self._blocks.aclose()
+
+    def _ready(self) -> bool:
+        """Could a turn be served?"""
+        pools = ["inference"]
+        if self._settings.safety.policy == "block":
+            pools.append("safety")
+        return self._connections.ready > 0 and all(map(self._peers.there, pools))
+
+    def _arguments(self, actor_id: str) -> tuple[object, ...]:
+        return (
+            self._place,
+            actor_id,
+            self._node,
+            self._place.folder,
+            self._settings.connections,
+            self._settings.channel,
+            process.tcp_host(self._place),
+            self._peers.models(),
+        )

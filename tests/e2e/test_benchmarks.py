@@ -1,0 +1,40 @@
+"""The benchmarks run: a moment each, and their one line is read."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running_server import RunningServer
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+def line_of(name: str, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, str(FOLDER / name), "--trials", "1", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_end_to_end_measures_turns_a_floor_and_the_pace(server: RunningServer) -> None:
+    found = line_of("end_to_end.py", "--url", server.url, "--seconds", "0.1")
+    turns = found["as_it_is"]
+    for name in ("back_to_back", "gaps_20_ms"):
+        assert 0 < turns[f"floor_{name}"]["p50_ms"] < turns[name]["p50_ms"]
+    assert 0 < turns["stream_4000_achieved"]["median"] < 1.1
+    assert 0 < turns["streams_25_x_1000_achieved"]["min"] < 1.1
+
+
+def test_footprint_names_every_process() -> None:
+    found = line_of("footprint.py", "--seconds", "0.1")
+    assert found["ready_s"]["median"] > 0
+    roles = [name for name, _ in found["processes"]]
+    assert {"turnwire", "raylet", "ServeReplica:gateway:Gateway"} <= set(roles)
+    assert sum(mib for _, mib in found["processes"]) == pytest.approx(
+        found["pss_mib"]["median"], abs=2
+    )
