@@ -19,11 +19,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
 MAX_HELLO_BYTES = 256
 NONCE_BYTES = 32
 _MAX_PATH_CHARACTERS = 100
@@ -170,6 +165,12 @@ class Certificate:
 
 def make_certificate() -> Certificate:
     """A new key and certificate. Nobody checks its name or dates: callers pin the fingerprint."""
+    # Imported here, since every process of a server has a channel and few are called over TCP.
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "turnwire")])
     now = datetime.now(UTC)

@@ -14,7 +14,7 @@ from typing import Protocol, Self, assert_never
 from turnwire.actors.actor_link import ActorLink
 from turnwire.actors.channel import Channel
 from turnwire.actors.lease_shared import SharedConnections
-from turnwire.actors.leased_connection import LeasedConnection
+from turnwire.actors.leased_connection import MAX_UNACKNOWLEDGED, LeasedConnection
 from turnwire.actors.owned_tasks import OwnedTasks
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ChannelSettings, ConnectionSettings
@@ -38,7 +38,11 @@ class ActorFactory(Protocol):
 
 
 class ConnectionPool:
-    """A block that owns its actors: at its end they are killed. `budget`: how many at most."""
+    """A block that owns its actors: at its end they are killed. `budget`: how many at most.
+
+    One actor is started at once. The warm stock behind it waits until `refillable`, so that it does
+    not take the time of what else starts; a lease never waits for that.
+    """
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class ConnectionPool:
         settings: ConnectionSettings,
         channel: ChannelSettings,
         budget: int | None = None,
+        refillable: Callable[[], bool] = lambda: True,
     ) -> None:
         self._factory = factory
         self._node = node
@@ -60,10 +65,11 @@ class ConnectionPool:
         self._connections: dict[str, LeasedConnection] = {}
         self._shared = SharedConnections(self._open, self._close, max(1, most // 2))
         self._tasks = OwnedTasks("lease")
+        self._refillable = refillable
         self._over = False
 
     async def __aenter__(self) -> Self:
-        self._perform(self._leasing.fill())
+        self._perform(self._leasing.refill())
         self._tasks.start(self._refill())
         return self
 
@@ -93,6 +99,18 @@ class ConnectionPool:
     def shared(self, tenant: str) -> AbstractAsyncContextManager[LeasedConnection]:
         """The tenant's long-lived connection for HTTP turns, for one of them."""
         return self._shared.shared(tenant)
+
+    def forget(self, tenant: str, response_id: str) -> None:
+        """No connection of `tenant` here continues from the response any more.
+
+        In order: a turn that is prepared after this call does not find it.
+        """
+        for actor_id, actor in tuple(self._leasing.ready.items()):
+            if actor.tenant == tenant and actor.leases:
+                link = self._links[actor_id]
+                link.forget(response_id)
+                if link.owed > MAX_UNACKNOWLEDGED:
+                    self._stuck(link)
 
     @property
     def ready(self) -> int:
@@ -163,7 +181,8 @@ class ConnectionPool:
     async def _refill(self) -> None:
         while True:
             await asyncio.sleep(1 / self._settings.refill_per_s)
-            self._perform(self._leasing.refill())
+            if self._refillable():
+                self._perform(self._leasing.refill())
 
     # --- broken channels and dead actors --------------------------------------------------------
 

@@ -41,6 +41,7 @@ class GatewayParts:
             settings.connections,
             settings.channel,
             max(1, settings.connections.max_actors // settings.gateway.replicas),
+            self._all_models_there,
         )
         ports = Ports(
             router=self._peers.router,
@@ -52,7 +53,8 @@ class GatewayParts:
             models=self._peers.models,
             ready=self._ready,
         )
-        self._gateway = Gateway(settings.gateway, settings.safety, ports)
+        sharers = place.folder if settings.gateway.replicas > 1 else ""
+        self._gateway = Gateway(settings.gateway, settings.safety, ports, sharers)
         self._blocks = AsyncExitStack()
 
     async def start(self) -> tuple[str, int]:
@@ -77,6 +79,10 @@ class GatewayParts:
         if self._settings.safety.policy == "block":
             pools.append("safety")
         return self._connections.ready > 0 and all(map(self._peers.there, pools))
+
+    def _all_models_there(self) -> bool:
+        """Actors started from now on load every tokenizer before their first turn."""
+        return len(self._peers.models()) >= len(self._settings.models)
 
     def _arguments(self, actor_id: str) -> tuple[object, ...]:
         return (

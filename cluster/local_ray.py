@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -123,11 +124,28 @@ def _init(settings: RaySettings, folder: Folder) -> None:
     import ray
 
     try:
-        ray.init(**_init_arguments(settings, folder))
+        with _without_monitors():
+            ray.init(**_init_arguments(settings, folder))
     except Exception as error:  # of many kinds, and all mean the same to us
         reason = next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
         what = f"joined at {settings.address}" if settings.address else "started"
         raise RayUnavailable(f"Ray cannot be {what}: {reason}") from error
+
+
+@contextmanager
+def _without_monitors() -> Iterator[None]:
+    """Two Python processes less for a private Ray: one would scale a cluster that has one node,
+    the other would print workers' logs, which go to files. `ray start` has options for this,
+    `ray.init` has none.
+    """
+    from ray._private import parameter
+
+    full = parameter.RayParams
+    parameter.RayParams = partial(full, no_monitor=True, include_log_monitor=False)
+    try:
+        yield
+    finally:
+        parameter.RayParams = full
 
 
 def _guard_with_token(folder: Folder) -> None:

@@ -102,10 +102,6 @@ class Leasing:
             return []
         return [*self._start()]
 
-    def fill(self) -> list[Effect]:
-        """The whole warm stock at once: nothing is served yet."""
-        return [effect for _ in range(self.warm) for effect in self._start()]
-
     def _assign(self) -> list[Effect]:
         out: list[Effect] = []
         for lease_id, tenant in list(self.waiting.items()):

@@ -9,8 +9,8 @@ from turnwire.pipelines.protocol.errors import Overloaded
 def warmed(warm: int = 1, *, max_actors: int = 8, per_actor: int = 2) -> Leasing:
     """`warm` actors are ready: a1, a2, ..."""
     leasing = Leasing(warm, max_actors, per_actor)
-    for number, effect in enumerate(leasing.fill(), start=1):
-        assert effect == StartActor(f"a{number}")
+    for number in range(1, warm + 1):
+        assert leasing.refill() == [StartActor(f"a{number}")]
         leasing.started(f"a{number}")
     return leasing
 
