@@ -26,8 +26,7 @@ class ActorLink:
         self._dial = dial
         self._on_broken = on_broken
         self._channel: Channel | None = None
-        self._unclosed: dict[str, None] = {}
-        """Connections whose `Close` is not acknowledged."""
+        self._unacknowledged: dict[m.Close | m.Forget, None] = {}
 
     @property
     def channel(self) -> Channel | None:
@@ -50,31 +49,47 @@ class ActorLink:
             except ApiError:
                 continue
             else:
-                for connection_id in tuple(self._unclosed):
-                    self._send_close(connection_id)
+                for command in tuple(self._unacknowledged):
+                    self._send(command)
                 return True
         return False
 
     def close_connection(self, connection_id: str) -> None:
-        """Have the actor drop the connection's state; said again after a broken channel."""
-        self._unclosed[connection_id] = None
-        self._send_close(connection_id)
+        """Have the actor drop the connection's state."""
+        self._deliver(m.Close(connection_id))
+
+    def forget(self, response_id: str) -> None:
+        """Have the actor let nobody continue from the response any more."""
+        self._deliver(m.Forget(response_id))
+
+    @property
+    def owed(self) -> int:
+        """Commands the actor has not acknowledged."""
+        return len(self._unacknowledged)
 
     async def close(self) -> None:
         if self._channel is not None:
             await self._channel.close()
 
-    def _send_close(self, connection_id: str) -> None:
-        if (channel := self.channel) is not None:
-            reply = channel.call(m.Close(connection_id))
-            reply.add_done_callback(partial(self._closed, connection_id, channel))
+    def _deliver(self, command: m.Close | m.Forget) -> None:
+        """Said again after a broken channel."""
+        self._unacknowledged[command] = None
+        self._send(command)
 
-    def _closed(
-        self, connection_id: str, channel: Channel, reply: asyncio.Future[m.Message]
+    def _send(self, command: m.Close | m.Forget) -> None:
+        if (channel := self.channel) is not None:
+            reply = channel.call(command)
+            reply.add_done_callback(partial(self._answered, command, channel))
+
+    def _answered(
+        self,
+        command: m.Close | m.Forget,
+        channel: Channel,
+        reply: asyncio.Future[m.Message],
     ) -> None:
         if reply.cancelled():
             return
         error = reply.exception()
         if isinstance(error, Overloaded) and channel.lost:
             return
-        self._unclosed.pop(connection_id, None)
+        self._unacknowledged.pop(command, None)

@@ -76,11 +76,12 @@ class Link(asyncio.Protocol):
             return self.outbox.size_bytes
         return self.outbox.size_bytes + self._transport.get_write_buffer_size()
 
-    def send(self, kind: int, stream_id: int, payload: bytes = b"") -> None:
-        """Leaves with everything else of this turn of the loop."""
+    def send(self, kind: int, stream_id: int, payload: bytes = b"", *, now: bool = True) -> None:
+        """Leaves with everything else of this turn of the loop; unless `now`, it may wait
+        `flush_s` for others."""
         if self.reason is None:
             self.outbox.add(kind, stream_id, payload)
-            self._flush_this_turn()
+            self._leave(now)
 
     def send_item(self, stream_id: int, payload: bytes, *, now: bool) -> None:
         """One stream message; unless `now`, it may wait `flush_s` for others."""
@@ -89,10 +90,8 @@ class Link(asyncio.Protocol):
         self.outbox.add_item(stream_id, payload)
         if self.outbox.size_bytes > _HIGH_WATER_BYTES:
             self._flush()
-        elif now:
-            self._flush_this_turn()
-        elif self._items_timer is None:
-            self._items_timer = self._loop.call_later(self._settings.flush_s, self._items_due)
+        else:
+            self._leave(now)
 
     def lose(self, reason: str) -> None:
         """Cut the connection, whatever is unsent."""
@@ -182,6 +181,12 @@ class Link(asyncio.Protocol):
             self._parser.max_payload_bytes = self._settings.max_frame_bytes
             self._entered.set_result(True)
             self._heartbeat = self._loop.call_later(self._heartbeat_s, self._beat)
+
+    def _leave(self, now: bool) -> None:
+        if now:
+            self._flush_this_turn()
+        elif self._items_timer is None and not self._flush_due:
+            self._items_timer = self._loop.call_later(self._settings.flush_s, self._items_due)
 
     def _flush_this_turn(self) -> None:
         if not self._flush_due:

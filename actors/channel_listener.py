@@ -58,14 +58,16 @@ class Listener:
         settings: ChannelSettings,
         on_lost: Callable[[Caller], None] = _nobody_asked,
         *,
+        unhurried: frozenset[type[Message]] = frozenset(),
         read_uid: PeerUid = peer_uid,
     ) -> None:
+        """`unhurried`: commands whose answer may wait a moment for other frames."""
         self.secret = secrets.token_bytes(32)
         """What callers over TCP must hold. It travels by Ray call alone."""
         self._id = id
         self._node = node
         self._settings = settings
-        self._service = Service(id, unary, streams, settings, on_lost)
+        self._service = Service(id, unary, streams, settings, on_lost, unhurried)
         self._read_uid = read_uid
         self._path: Path | None = None
         self._fingerprint = ""

@@ -21,7 +21,7 @@ class Producer:
         self._max_frame_bytes = max_frame_bytes
         self._credit = 0
         self._first = True
-        self._stopped = False
+        self.stopped = False
         self._wake: asyncio.Future[None] | None = None
 
     def grant(self, count: int) -> None:
@@ -31,7 +31,7 @@ class Producer:
 
     def stop(self) -> None:
         """Nobody reads any more: nothing is sent from here on, even by a deaf generator."""
-        self._stopped = True
+        self.stopped = True
 
     def look_again(self) -> None:
         """Credit or the link has changed."""
@@ -46,7 +46,7 @@ class Producer:
                 for message in item if isinstance(item, list) else (item,):
                     if not self._credit or self._link.blocked:
                         await self._clearance()
-                    if self._stopped:
+                    if self.stopped:
                         return
                     self._send(message)
                 if not self._credit or self._link.blocked:

@@ -53,6 +53,8 @@ class Service:
     streams: Mapping[type[Message], StreamHandler]
     settings: ChannelSettings
     on_lost: Callable[[Caller], None]
+    unhurried: frozenset[type[Message]] = frozenset()
+    """Types whose answer nobody waits for: it leaves with what is sent next."""
     draining: bool = False
     tasks: set[asyncio.Future[Message | None]] = field(default_factory=set)
     """Every handler that runs, whatever became of its connection."""
@@ -148,7 +150,7 @@ class Accepted:
             raise Overloaded(f"{self._service.id} is draining")
         producer = Producer(self.link, stream_id, self._service.settings.max_frame_bytes)
         self._producers[stream_id] = producer
-        self._start(stream_id, self._produce(handler, message, producer), message)
+        self._start(stream_id, self._produce(stream_id, handler, message, producer), message)
 
     def _cancel(self, stream_id: int) -> None:
         if producer := self._producers.pop(stream_id, None):
@@ -167,7 +169,8 @@ class Accepted:
         try:
             answer = handler(message, self.caller)
             if isinstance(answer, Message):
-                self.link.send(Kind.REPLY, stream_id, self._payload(answer))
+                now = type(message) not in self._service.unhurried
+                self.link.send(Kind.REPLY, stream_id, self._payload(answer), now=now)
             else:
                 self._start(stream_id, answer, message)
         except Exception as error:
@@ -183,9 +186,12 @@ class Accepted:
         self._will_start()
 
     async def _produce(
-        self, handler: StreamHandler, message: Message, producer: Producer
+        self, stream_id: int, handler: StreamHandler, message: Message, producer: Producer
     ) -> Message | None:
         await producer.run(handler(message, self.caller))
+        if not producer.stopped:
+            # Said here and not when the task is over: so it leaves in one write with what was last.
+            self.link.send(Kind.END, stream_id)
         return None
 
     def _finished(self, stream_id: int, name: str, task: asyncio.Future[Message | None]) -> None:
@@ -204,9 +210,7 @@ class Accepted:
         if error is not None:
             self._producers.pop(stream_id, None)
             self._refuse(stream_id, error)
-        elif self._producers.pop(stream_id, None):
-            self.link.send(Kind.END, stream_id)
-        else:
+        elif self._producers.pop(stream_id, None) is None:
             self._reply_with(stream_id, name, task.result())
 
     def _reply_with(self, stream_id: int, name: str, answer: Message | None) -> None:

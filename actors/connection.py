@@ -15,7 +15,7 @@ from turnwire.actors.channel import Caller, Listener, UnaryHandler
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ChannelSettings, ConnectionSettings
 from turnwire.pipelines.connection import ConnectionState
-from turnwire.pipelines.prompts.format import Format, format_of
+from turnwire.pipelines.prompts.format import AnyFormat, format_of
 from turnwire.pipelines.protocol.errors import ApiError, Forbidden, NotFound, Overloaded
 from turnwire.pipelines.protocol.ids import RandomBytes
 
@@ -35,7 +35,7 @@ class ConnectionCore:
         self,
         settings: ConnectionSettings,
         random_bytes: RandomBytes = os.urandom,
-        formats: Callable[[m.Model], Format] = format_of,
+        formats: Callable[[m.Model], AnyFormat] = format_of,
     ) -> None:
         self._settings = settings
         self._random_bytes = random_bytes
@@ -55,6 +55,8 @@ class ConnectionCore:
             m.Commit: lambda command, _: self.commit(command),
             m.Abort: lambda command, _: self.abort(command),
             m.Recall: lambda command, _: self.recall(command),
+            m.CountTokens: lambda command, _: self.count(command),
+            m.Forget: lambda command, _: self.forget(command),
         }
 
     def open(self, command: m.Open) -> m.Done:
@@ -77,10 +79,7 @@ class ConnectionCore:
 
     def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown:
         """Raises what is wrong with the request; Overloaded when the connection is not open."""
-        connection = self._connections.get(command.connection_id)
-        if connection is None:
-            raise Overloaded("the connection's state is gone; try again")
-        return connection.prepare(command)
+        return self._open_connection(command.connection_id).prepare(command)
 
     def commit(self, command: m.Commit) -> m.Done:
         if connection := self._connections.get(command.connection_id):
@@ -98,6 +97,21 @@ class ConnectionCore:
         if connection is None:
             raise NotFound("no such connection is open here")
         return connection.recall(command)
+
+    def count(self, command: m.CountTokens) -> m.TokenCount | m.ParentUnknown:
+        """Raises what is wrong with the request; Overloaded when the connection is not open."""
+        return self._open_connection(command.connection_id).count(command)
+
+    def forget(self, command: m.Forget) -> m.Done:
+        for connection in self._connections.values():
+            connection.forget(command.response_id)
+        return m.Done()
+
+    def _open_connection(self, connection_id: str) -> ConnectionState:
+        connection = self._connections.get(connection_id)
+        if connection is None:
+            raise Overloaded("the connection's state is gone; try again")
+        return connection
 
     def drop_all(self) -> None:
         """Nobody will come back for these connections."""
@@ -127,7 +141,15 @@ class ConnectionActor:
         self._tcp_host = tcp_host
         self._models = models
         self._core = ConnectionCore(settings)
-        self._listener = Listener(id, node, self._core.handlers(), {}, channel, self._lost)
+        self._listener = Listener(
+            id,
+            node,
+            self._core.handlers(),
+            {},
+            channel,
+            self._lost,
+            unhurried=frozenset({m.Commit, m.Abort}),
+        )
         self._orphaned: asyncio.TimerHandle | None = None
 
     async def start(self) -> m.Endpoint:

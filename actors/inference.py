@@ -12,9 +12,10 @@ from msgspec.structs import replace
 
 from turnwire.actors.channel import Caller, Listener
 from turnwire.actors.channel_producer import Produced
-from turnwire.actors.engines.engine import Engine
+from turnwire.actors.engines.engine import CountsPrompts, Engine
 from turnwire.pipelines.config import ChannelSettings, ModelSettings
-from turnwire.pipelines.messages import Generate, Model, Worker
+from turnwire.pipelines.messages import CountPrompt, Generate, Model, TokenCount, Worker
+from turnwire.pipelines.protocol.errors import InvalidRequest
 
 
 class InferenceWorker:
@@ -35,7 +36,9 @@ class InferenceWorker:
         """`engine`: None means the one that `settings` name, built by `start`."""
         self._settings = settings
         self._engine = engine
-        self._listener = Listener(id, node, {}, {Generate: self._generate}, channel)
+        self._listener = Listener(
+            id, node, {CountPrompt: self._count}, {Generate: self._generate}, channel
+        )
         self._blocks = AsyncExitStack()
 
     async def start(self, folder: Path, tcp_host: str | None = None) -> Worker:
@@ -86,6 +89,11 @@ class InferenceWorker:
         if self._engine is not None:
             self._engine.check()
 
+    def _count(self, command: CountPrompt, _caller: Caller) -> TokenCount:
+        if not isinstance(self._engine, CountsPrompts):
+            raise InvalidRequest(f"The tokens of {command.model!r} cannot be counted.", "model")
+        return TokenCount(self._engine.count(command))
+
     def _generate(self, command: Generate, _caller: Caller) -> Produced:
         assert self._engine is not None, "the listener opens after the engine has started"
         # A list of events is a list of messages to whoever only reads it.
@@ -117,6 +125,7 @@ def token_model(settings: ModelSettings) -> Model:
         settings.name,
         "tokens",
         prompt_format=settings.prompt_format,
+        tokenizer=settings.tokenizer,
         default_output_tokens=settings.default_output_tokens,
         aliases=settings.aliases,
     )

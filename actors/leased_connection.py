@@ -51,19 +51,15 @@ class LeasedConnection(Connection):
 
     async def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown:
         """Raises what the actor refuses with; Overloaded when no actor can be had in time."""
-        stamped = msgspec.structs.replace(command, connection_id=self.id)
-        for _ in range(MAX_ACTORS):
-            channel = await self._placed()
-            try:
-                reply = await channel.call(stamped)
-            except Overloaded:
-                if not channel.lost:
-                    raise
-                continue
-            if isinstance(reply, m.Prepared | m.ParentUnknown):
-                return reply
-            raise Internal(f"Prepared was expected, {type(reply).__name__} came")
-        raise Overloaded("the connection's actors keep dying")
+        reply = await self._ask(msgspec.structs.replace(command, connection_id=self.id))
+        if isinstance(reply, m.Prepared | m.ParentUnknown):
+            return reply
+        raise Internal(f"Prepared was expected, {type(reply).__name__} came")
+
+    async def count(self, command: m.CountTokens) -> m.TokenCount | m.ParentUnknown:
+        """As `prepare`."""
+        reply = await self._ask(msgspec.structs.replace(command, connection_id=self.id))
+        return reply if isinstance(reply, m.ParentUnknown) else expect(reply, m.TokenCount)
 
     async def recall(self, command: m.Recall) -> m.Prompt:
         stamped = msgspec.structs.replace(command, connection_id=self.id)
@@ -109,7 +105,19 @@ class LeasedConnection(Connection):
 
     # --- inside ---------------------------------------------------------------------------------
 
+    async def _ask(self, command: m.Message) -> m.Message:
+        for _ in range(MAX_ACTORS):
+            channel = await self._placed()
+            try:
+                return await channel.call(command)
+            except Overloaded:
+                if not channel.lost:
+                    raise
+        raise Overloaded("the connection's actors keep dying")
+
     async def _placed(self) -> Channel:
+        if self._channel is not None:
+            return self._channel
         try:
             async with asyncio.timeout(self._lease_s):
                 while self._channel is None:

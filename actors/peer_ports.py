@@ -75,6 +75,11 @@ class EnginePort(Engine):
         finally:
             link.end()
 
+    async def count(self, worker: m.Endpoint, command: m.CountPrompt) -> m.TokenCount:
+        link = self._registry.link(worker.id)
+        channel = link.channel if link.live else await link.ready(self._connect_s)
+        return await ask(channel, command, m.TokenCount)
+
 
 class PoolPort:
     """Any worker of one pool, in turn. A command whose worker dies is sent to the next one."""

@@ -4,23 +4,27 @@ Each looks at one chunk and adds to the findings. Blocking, called in threads; b
 share between threads. Neither keeps, logs or reports any text it has seen.
 """
 
-from collections.abc import Callable
-from typing import Literal, Protocol
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, NamedTuple, Protocol
 
 from glin_profanity.scanners import (  # type: ignore[import-untyped]  # ships no types
     INJECTION_PATTERNS,
     PII_PATTERNS,
-    SecretsScanner,
+    SECRET_PATTERNS,
 )
 
+from turnwire.pipelines.needles import Needles, lowered, may_match, needles
 from turnwire.pipelines.protocol.errors import Internal
 from turnwire.pipelines.safety import (
     INJECTION_WEIGHTS,
     OWN_INJECTION_RULES,
     PII_RULES,
+    SECRET_ENTROPY_BITS,
     Findings,
     counts_as_pii,
     counts_as_secret,
+    entropy_bits,
     passages,
 )
 
@@ -32,45 +36,78 @@ class Classifier(Protocol):
         """Add what is found in one chunk."""
 
 
+class _Rule(NamedTuple):
+    id: str
+    pattern: re.Pattern[str]
+    needles: Needles
+    entry: Any
+    """The scanner package's, which has no types; None for a rule of ours."""
+
+
+def _rule(id: str, pattern: re.Pattern[str], entry: object = None) -> _Rule:
+    return _Rule(id, pattern, needles(pattern), entry)
+
+
 class Rules:
-    """Prompt injection, secrets and personal numbers, by the scanner package's patterns."""
+    """Prompt injection, secrets and personal numbers, by the scanner package's patterns.
+
+    A pattern is only tried on text that has a word it cannot do without.
+    """
 
     def __init__(self) -> None:
-        self._injection = dict(OWN_INJECTION_RULES)
+        injection = {id: _rule(id, pattern) for id, pattern in OWN_INJECTION_RULES.items()}
         for entry in INJECTION_PATTERNS:
             if entry.id in INJECTION_WEIGHTS:
-                self._injection[entry.id] = entry.pattern
-        self._pii = [entry for entry in PII_PATTERNS if entry.id in PII_RULES]
-        missing = INJECTION_WEIGHTS.keys() - self._injection.keys()
-        missing |= PII_RULES - {entry.id for entry in self._pii}
+                injection[entry.id] = _rule(entry.id, entry.pattern)
+        self._injection = tuple(injection.values())
+        self._pii = [
+            _rule(entry.id, entry.pattern, entry) for entry in PII_PATTERNS if entry.id in PII_RULES
+        ]
+        self._secrets = [_rule(entry.id, entry.pattern, entry) for entry in SECRET_PATTERNS]
+        missing = INJECTION_WEIGHTS.keys() - injection.keys()
+        missing |= PII_RULES - {rule.id for rule in self._pii}
         if missing:
             raise Internal(f"glin-profanity does not know the rules {sorted(missing)}")
-        self._secrets = SecretsScanner()
 
     def look(self, chunk: str, findings: Findings) -> None:
-        for rule, pattern in self._injection.items():
-            if rule not in findings.injection and pattern.search(chunk):
-                findings.injection.add(rule)
+        within = lowered(chunk)
+        for rule in self._injection:
+            if (
+                rule.id not in findings.injection
+                and may_match(rule.needles, within)
+                and rule.pattern.search(chunk)
+            ):
+                findings.injection.add(rule.id)
         if not findings.secret:
-            findings.secret = self._has_secret(chunk)
+            findings.secret = any(
+                _is_secret(rule, match) for rule, match in _matches(self._secrets, chunk, within)
+            )
         if not findings.pii:
-            findings.pii = self._has_pii(chunk)
+            findings.pii = any(
+                _is_pii(rule, match) for rule, match in _matches(self._pii, chunk, within)
+            )
 
-    def _has_secret(self, chunk: str) -> bool:
-        return any(
-            counts_as_secret(match.pattern, chunk[match.start_index : match.end_index])
-            for match in self._secrets.scan(chunk).matches
-        )
 
-    def _has_pii(self, chunk: str) -> bool:
-        for entry in self._pii:
-            for match in entry.pattern.finditer(chunk):
-                found = match.group(0)
-                if counts_as_pii(entry.id, found) and (
-                    entry.validator is None or entry.validator(found)
-                ):
-                    return True
+def _matches(
+    rules: Iterable[_Rule], chunk: str, within: str
+) -> Iterator[tuple[_Rule, re.Match[str]]]:
+    for rule in rules:
+        if may_match(rule.needles, within):
+            for match in rule.pattern.finditer(chunk):
+                yield rule, match
+
+
+def _is_secret(rule: _Rule, match: re.Match[str]) -> bool:
+    """Where the package asks for it, only what looks random: its first group, if it has one."""
+    token = match.group(1) if match.lastindex else match.group(0)
+    if rule.entry.entropy_check and entropy_bits(token) < SECRET_ENTROPY_BITS:
         return False
+    return counts_as_secret(rule.id, match.group(0))
+
+
+def _is_pii(rule: _Rule, match: re.Match[str]) -> bool:
+    found, valid = match.group(0), rule.entry.validator
+    return counts_as_pii(rule.id, found) and (valid is None or valid(found))
 
 
 class Toxicity:

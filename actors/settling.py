@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from turnwire.actors.backoff import Backoff
 from turnwire.actors.peer_ports import PoolPort
@@ -14,6 +15,8 @@ _log = logging.getLogger(__name__)
 
 SETTLE_S = 10.0
 """A batch without an answer by then is sent again; the ledger takes each record once."""
+LINGER_S = 0.02
+"""Records wait so long for others: one commit costs as much as half a turn."""
 
 
 class LedgerPort(Ledger):
@@ -25,6 +28,7 @@ class LedgerPort(Ledger):
         self._more = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
+        self._hurry = asyncio.Event()
         self._backoff = Backoff()
 
     def settle(self, record: m.UsageRecord) -> None:
@@ -45,6 +49,7 @@ class LedgerPort(Ledger):
 
     async def drain(self, deadline_s: float) -> int:
         """Wait until every record is acknowledged; how many are not when the time is up."""
+        self._hurry.set()
         try:
             async with asyncio.timeout(deadline_s):
                 await self._empty.wait()
@@ -55,9 +60,15 @@ class LedgerPort(Ledger):
     async def run(self) -> None:
         while True:
             await self._more.wait()
+            await self._linger()
             if await self._send_batch() and not self._backlog:
                 self._more.clear()
                 self._empty.set()
+
+    async def _linger(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                await self._hurry.wait()
 
     async def _send_batch(self) -> bool:
         try:

@@ -21,11 +21,16 @@ logger = logging.getLogger("turnwire.gateway")
 class Gateway:
     """`start`, then `drain` if there is time, then `close`; or a block, which closes."""
 
-    def __init__(self, settings: GatewaySettings, safety: SafetySettings, ports: Ports) -> None:
-        """Raises ValueError for a keyless server that others could reach, or a bad key file."""
+    def __init__(
+        self, settings: GatewaySettings, safety: SafetySettings, ports: Ports, sharers: str = ""
+    ) -> None:
+        """`sharers` names the gateways that listen on one port together; empty: this one alone.
+
+        Raises ValueError for a keyless server that others could reach, or a bad key file.
+        """
         self._settings = settings
         self._serving = Serving(settings, safety, ports, Door(settings, load_keys(settings)))
-        self._server = Server(make_app(self._serving), self._serving)
+        self._server = Server(make_app(self._serving), self._serving, sharers)
         self._ticker: asyncio.Task[None] | None = None
         self.address = (settings.host, settings.port)
         """Where it listens, once it was started: with the port that was chosen for port 0."""

@@ -8,6 +8,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from turnwire.gateway import render
 from turnwire.gateway.auth import Principal
+from turnwire.gateway.body import read_body
+from turnwire.gateway.caller import caller_of
+from turnwire.gateway.observation import ObservedTurn
 from turnwire.gateway.turns import Serving
 from turnwire.gateway.websocket import TIMINGS_HEADER
 from turnwire.gateway.wire import WIRE, HttpWire
@@ -15,7 +18,6 @@ from turnwire.pipelines.messages import Json, Prepared
 from turnwire.pipelines.protocol.codec import decode_envelope
 from turnwire.pipelines.protocol.errors import (
     ApiError,
-    InvalidRequest,
     Overloaded,
     RateLimitExceeded,
 )
@@ -34,10 +36,10 @@ class Outbox:
     """What the client of a request is still to be sent. Listens to a turn."""
 
     def __init__(
-        self, max_bytes: int, cut_off: Callable[[], None], frame_released: Callable[[], None]
+        self, max_bytes: int, cut_off: Callable[[], None], prepared: Callable[[Prepared], None]
     ) -> None:
         """`cut_off` is called when more than `max_bytes` wait for a client that does not read."""
-        self._frame_released = frame_released
+        self._prepared = prepared
         self._streams = False
         self.is_over = False
         self._max_bytes = max_bytes
@@ -49,17 +51,19 @@ class Outbox:
     def events(self, events: list[Json]) -> None:
         if not self._streams:
             return
+        if self._held_bytes > self._max_bytes:
+            # Counted before these events: they alone may be more, and nobody could have read them.
+            self._cut_off()
+            return
         for event in events:
             chunk = sse(event)
             self._chunks.append(chunk)
             self._held_bytes += len(chunk)
-        if self._held_bytes > self._max_bytes:
-            self._cut_off()
         self._news.set()
 
     def prepared(self, prepared: Prepared) -> None:
         self._streams = prepared.stream
-        self._frame_released()
+        self._prepared(prepared)
 
     def ended(self) -> None:
         self.is_over = True
@@ -84,6 +88,7 @@ class TurnExchange:
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._turn: Turn | None = None
+        self._observed: ObservedTurn | None = None
         self._held_bytes = 0
         self._refusal: ApiError | None = None
 
@@ -125,10 +130,12 @@ class TurnExchange:
 
     async def _admitted(self, request: Request, principal: Principal, send: Send) -> None:
         """Raises the ApiError of a request that is refused before anything was sent."""
-        body = await self._body(request)
+        body = await read_body(request, self._serving)
         self._held_bytes = len(body)
         try:
             model = decode_envelope(body).model
+            caller = caller_of(request.headers, "http", principal.tenant)
+            self._observed = ObservedTurn(self._serving.observation, caller)
             async with self._serving.ports.leases.shared(principal.tenant) as leased:
                 outbox = self._outbox(request)
                 turn_request = TurnRequest(
@@ -151,28 +158,16 @@ class TurnExchange:
 
     def _outbox(self, request: Request) -> Outbox:
         wire: HttpWire = request.scope["state"][WIRE]
-        return Outbox(self._serving.settings.max_send_bytes, wire.cut_off, self._frame_released)
+        return Outbox(self._serving.settings.max_send_bytes, wire.cut_off, self._prepared)
+
+    def _prepared(self, prepared: Prepared) -> None:
+        if self._observed is not None:
+            self._observed.prepared(prepared)
+        self._frame_released()
 
     def _frame_released(self) -> None:
         self._serving.inbound.give_back(self._held_bytes)
         self._held_bytes = 0
-
-    async def _body(self, request: Request) -> bytes:
-        """The body, charged to the budget of all that is held. Raises before it is too big."""
-        inbound, limit = self._serving.inbound, self._serving.settings.max_message_bytes
-        chunks: list[bytes] = []
-        taken = 0
-        try:
-            async for chunk in request.stream():
-                if taken + len(chunk) > limit:
-                    raise InvalidRequest(f"The request is bigger than the limit of {limit} bytes.")
-                inbound.take(len(chunk))
-                taken += len(chunk)
-                chunks.append(chunk)
-        except BaseException:
-            inbound.give_back(taken)
-            raise
-        return b"".join(chunks)
 
     async def _exchange(self, turn: Turn, outbox: Outbox, request: Request, send: Send) -> None:
         self._serving.clients.enter(self)
@@ -194,6 +189,8 @@ class TurnExchange:
             told = render.hidden(error, turn.id)
             self._refusal = None if turn.created else told
         finally:
+            if self._observed is not None:
+                self._observed.ended(turn, self._refusal)
             outbox.ended()
 
     async def _watch(self, request: Request, outbox: Outbox, running: asyncio.Task[None]) -> None:

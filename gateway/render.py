@@ -32,9 +32,11 @@ def error_frame(error: ApiError, lane: str | None) -> Json:
     return orjson.dumps(frame)
 
 
-def error_response(error: ApiError) -> Response:
-    """An HTTP error, also of an upgrade that is refused."""
-    headers = {"www-authenticate": "Bearer"} if error.status == 401 else None
+def error_response(error: ApiError, allow: str = "") -> Response:
+    """An HTTP error, also of an upgrade that is refused. `allow`: the methods of a path."""
+    headers = {"www-authenticate": "Bearer"} if error.status == 401 else {}
+    if allow:
+        headers["allow"] = allow
     body = orjson.dumps({"error": error_object(error)})
     return Response(body, error.status, headers, "application/json")
 

@@ -4,47 +4,36 @@ Of uvicorn's server only the start is used: its own end cuts every socket and po
 """
 
 import asyncio
-import errno
-import socket
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from turnwire.gateway.port import Port, bind
 from turnwire.gateway.turns import Serving
 from turnwire.gateway.wire import HttpWire, SocketWire, WireConfig
 
-_BACKLOG = 2048
 _LAST_WORDS_S = 5.0
 """After turns are over, so long for closing handshakes and unsent bytes."""
 _DATE_S = 1.0
 """How often the `date` header of responses is renewed."""
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket nobody else can share. Raises OSError with a clear text."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        reason = error.strerror or "unusable"
-        if error.errno == errno.EADDRINUSE:
-            reason = "already taken by another server; choose another port"
-        raise OSError(error.errno, f"cannot listen on {host} port {port}: {reason}") from error
-
-
 class Server:
     """The listening socket and all connections made to it."""
 
-    def __init__(self, app: ASGIApp, serving: Serving) -> None:
+    def __init__(self, app: ASGIApp, serving: Serving, sharers: str = "") -> None:
+        """`sharers` as for `bind`."""
         self._serving = serving
         self._app = app
+        self._sharers = sharers
+        self._port: Port | None = None
         self._server: uvicorn.Server | None = None
         self._clock: asyncio.Task[None] | None = None
 
     async def start(self) -> tuple[str, int]:
         """Begin to accept; the address, with the port that was chosen for port 0."""
         settings = self._serving.settings
-        listener = bind(settings.host, settings.port)
+        port = bind(settings.host, settings.port, self._sharers)
         config = WireConfig(
             self._app,
             http=HttpWire,
@@ -69,28 +58,30 @@ class Server:
         server = uvicorn.Server(config)
         server.lifespan = config.lifespan_class(config)
         try:
-            await server.startup(sockets=[listener])
+            await server.startup(sockets=[port.listener])
         except BaseException:
-            listener.close()
+            port.close()
             raise
         self._server = server
+        self._port = port
         self._clock = asyncio.create_task(_keep_date(server))
-        host, port = listener.getsockname()[:2]
-        return host, port
+        host, number = port.listener.getsockname()[:2]
+        return host, number
 
     def stop_accepting(self) -> None:
         """New connections are refused from now on; those made stay."""
         if self._server is not None:
             for listener in self._server.servers:
                 listener.close()
+        if self._port is not None:
+            self._port.close()
 
     async def close(self) -> None:
         """Close what is left and return when nothing runs any more."""
-        server, self._server = self._server, None
+        server = self._server
         if server is None or self._clock is None:
             return
-        for listener in server.servers:
-            listener.close()
+        self.stop_accepting()
         state = server.server_state
         for connection in tuple(state.connections):
             connection.shutdown()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from turnwire.gateway.auth import Door
+from turnwire.gateway.observation import Observation
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import GatewaySettings, SafetySettings
 from turnwire.pipelines.limits import ByteBudget, Places, Settlements
@@ -30,6 +31,9 @@ class Leases(Protocol):
 
     def shared(self, tenant: str) -> AbstractAsyncContextManager[LeasedConnection]:
         """A connection that HTTP requests of the tenant share."""
+
+    def forget(self, tenant: str, response_id: str) -> None:
+        """No connection of the tenant here continues from that response any more."""
 
 
 class StoredResponses(Store, Protocol):
@@ -126,12 +130,15 @@ class Serving:
         self.inbound = ByteBudget(settings.inbound_bytes)
         self.places = Places(settings.max_connections)
         self.clients = Clients()
+        self.observation = Observation()
         limits = TurnLimits(
             policy=safety.policy,
             screen_s=safety.deadline_s,
             turn_s=settings.turn_s,
             worker_wait_s=settings.worker_wait_s,
             heartbeat_s=settings.session.heartbeat_s,
+            reasoning_events=settings.reasoning_events,
+            echo_schema=settings.echo_schema,
             trim_echo=settings.trim_echo,
         )
         self.services = Services(

@@ -1,6 +1,7 @@
 """One WebSocket: a reader that never waits for a turn, turns as tasks, one writer below them."""
 
 import asyncio
+import logging
 from contextlib import suppress
 from typing import assert_never
 
@@ -9,6 +10,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from turnwire.gateway import render
 from turnwire.gateway.auth import Principal
+from turnwire.gateway.caller import caller_of
+from turnwire.gateway.observation import ObservedTurn
 from turnwire.gateway.turns import LeasedConnection, Serving
 from turnwire.gateway.wire import WIRE, SocketWire
 from turnwire.pipelines.effects import (
@@ -28,6 +31,10 @@ from turnwire.pipelines.turn import Turn
 from turnwire.pipelines.turn_request import TurnRequest
 
 TIMINGS_HEADER = "x-turnwire-timings"
+
+_TOO_BIG = 1009
+
+logger = logging.getLogger("turnwire.gateway")
 
 
 async def serve_websocket(websocket: WebSocket, serving: Serving) -> None:
@@ -81,14 +88,16 @@ async def _serve_admitted(websocket: WebSocket, serving: Serving, principal: Pri
 class _TurnListener:
     """Carries what a turn reports to its connection."""
 
-    def __init__(self, client: "SocketClient", response_id: str) -> None:
+    def __init__(self, client: "SocketClient", response_id: str, observed: ObservedTurn) -> None:
         self._client = client
         self._response_id = response_id
+        self._observed = observed
 
     def events(self, events: list[Json]) -> None:
         self._client.wire.send_events(events)
 
     def prepared(self, prepared: Prepared) -> None:
+        self._observed.prepared(prepared)
         self._client.frame_released(self._response_id)
 
     def ended(self) -> None:
@@ -111,6 +120,7 @@ class SocketClient:
         self._serving = serving
         self._principal = principal
         self._memory = serving.memory(leased)
+        self._caller = caller_of(websocket.headers, "websocket", principal.tenant, leased.id)
         self._timings = websocket.headers.get(TIMINGS_HEADER) == "1"
         self._clock = serving.clock
         self._session = Session(
@@ -132,13 +142,22 @@ class SocketClient:
         while True:
             message = await self._websocket.receive()
             if message["type"] != "websocket.receive":
+                self._log_end(message.get("code", 1005))
                 return
             frame = message.get("text")
             if frame is None:
                 self._perform(self._session.received_binary())
             else:
+                if len(frame) > self._serving.settings.max_message_bytes:
+                    where = self._memory.connection_id, len(frame)
+                    logger.warning("request.too_big %s: %d bytes", *where)
                 response_id = self._serving.response_id()
                 self._perform(self._session.received(frame, response_id, self._clock.now_s()))
+
+    def _log_end(self, code: int) -> None:
+        """Clients often leave without a close frame, so only what we could not take is news."""
+        level = logging.WARNING if code == _TOO_BIG else logging.DEBUG
+        logger.log(level, "connection.ended %s: code %d", self._memory.connection_id, code)
 
     # --- what turns report ----------------------------------------------------------------------
 
@@ -173,6 +192,7 @@ class SocketClient:
                 case EndTurn(response_id, error):
                     self._turns[response_id][0].end(error)
                 case SendError(error, lane):
+                    self._serving.observation.refused(self._caller.on_lane(lane), error)
                     self.wire.send_events([render.error_frame(error, lane)])
                 case SendEvent(event):
                     self.wire.send_events([event])
@@ -192,19 +212,23 @@ class SocketClient:
             timings=self._timings,
             received_s=accepted.received_s,
         )
-        listener = _TurnListener(self, accepted.response_id)
+        observed = ObservedTurn(self._serving.observation, self._caller.on_lane(accepted.lane))
+        listener = _TurnListener(self, accepted.response_id, observed)
         turn = Turn(request, self._memory, self._serving.services, listener)
-        task = self._tasks.create_task(self._run(turn, accepted.lane))
+        task = self._tasks.create_task(self._run(turn, accepted.lane, observed))
         self._turns[turn.id] = turn, task
 
-    async def _run(self, turn: Turn, lane: str | None) -> None:
+    async def _run(self, turn: Turn, lane: str | None, observed: ObservedTurn) -> None:
         """One turn; its faults never reach the connection's other turns."""
+        refusal: ApiError | None = None
         try:
             await turn.run()
         except Exception as error:
             told = render.hidden(error, turn.id)
             if not turn.created:
+                refusal = told
                 self.wire.send_events([render.error_frame(told, lane)])
         finally:
+            observed.ended(turn, refusal)
             del self._turns[turn.id]
             self.turn_ended(turn.id)

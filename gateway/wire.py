@@ -60,8 +60,15 @@ class SocketWire(WebSocketsSansIOProtocol):
         self._partial_bytes = 0
 
     def send_events(self, events: list[Json]) -> None:
-        """Each event is one text frame; all leave in one write. Nothing once the socket ends."""
+        """Each event is one text frame; all leave in one write. Nothing once the socket ends.
+
+        Only what was unsent before counts against the client: it cannot have read yet what comes
+        now, and the last events of one long answer may be more than the bound.
+        """
         if self.close_sent or self.disconnected or self.transport.is_closing():
+            return
+        if self.transport.get_write_buffer_size() > self._max_send_bytes:
+            self.cut_off()
             return
         if self.conn.extensions:
             for event in events:
@@ -70,8 +77,6 @@ class SocketWire(WebSocketsSansIOProtocol):
         else:
             parts = [part for event in events for part in (frame_header(len(event)), event)]
         self.transport.write(b"".join(parts))
-        if self.transport.get_write_buffer_size() > self._max_send_bytes:
-            self.cut_off()
 
     def cut_off(self) -> None:
         """A client that does not read cannot be told so either: its connection is dropped."""

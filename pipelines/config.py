@@ -88,6 +88,8 @@ class SessionSettings(Section):
     max_queued: PositiveInt = 64
     max_queued_bytes: PositiveInt = 256 * MIB
     max_age_s: PositiveFloat = 3600.0
+    admit_age_s: PositiveFloat = 3420.0
+    """An older connection starts no new turn, so that those it has can end before `max_age_s`."""
     age_grace_s: NonNegativeFloat = 300.0
     """A turn that runs when the connection grows too old may take so long to end."""
     idle_s: NonNegativeFloat = 0.0
@@ -102,6 +104,7 @@ class GatewaySettings(Section):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
     replicas: PositiveInt = 1
+    """Those of one node listen on the port together, and the kernel shares clients out."""
     websocket: bool = True
     """Off: upgrades are answered 426, and clients use HTTP at once."""
     api_key: SecretStr | None = None
@@ -117,9 +120,14 @@ class GatewaySettings(Section):
     """Request bytes held at once by this gateway, over all connections."""
     max_connections: PositiveInt = 4096
     max_send_bytes: PositiveInt = 8 * MIB
-    """Unsent bytes of a client that does not read, beyond which it is cut off (1008)."""
+    """A client that has left so many bytes unread is cut off when there is more to send."""
     ping_s: PositiveFloat = 20.0
     deflate: bool = False
+    reasoning_events: Literal["openai", "open_responses", "hidden"] = "openai"
+    """How a model's raw reasoning is shown: as `response.reasoning_text.*`, as Open Responses'
+    `response.reasoning.*`, or counted in `usage` only."""
+    echo_schema: Literal["openai", "open_responses"] = "openai"
+    """`open_responses`: response objects repeat only what that specification has a schema for."""
     trim_echo: bool = False
     """Leave `tools` and `instructions` out of `response.created` and `response.in_progress`."""
     turn_s: PositiveFloat = 3600.0
@@ -197,6 +205,8 @@ class SimulatedSettings(Section):
     max_prefix_bytes: PositiveInt = 256 * MIB
     tick_s: PositiveFloat = 0.002
     """Tokens that are due are sent so often."""
+    agent_tool_turns: PositiveInt = 4
+    """Commands `sim-agent` asks for, one after the other, before it answers."""
 
 
 class ModelSettings(Section):
@@ -213,6 +223,9 @@ class ModelSettings(Section):
     """Small models at temperature 1 may never stop by themselves."""
     replicas: PositiveInt = 1
     drain_s: NonNegativeFloat = 20.0
+    tokenizer: str = ""
+    """A tokenizer.json, or `splintr:` and the name of a vocabulary that ships with that library.
+    Empty: built from the model file, where its vocabulary is byte-level BPE."""
     llama: LlamaSettings = LlamaSettings()
     simulated: SimulatedSettings = SimulatedSettings()
 

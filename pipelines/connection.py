@@ -12,25 +12,20 @@ from dataclasses import dataclass, replace
 
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ConnectionSettings
+from turnwire.pipelines.continuity import continuation
 from turnwire.pipelines.history import Entry, History
-from turnwire.pipelines.lineage import (
-    Checkpoint,
-    chain_to,
-    context_of,
-    restored,
-    unbracketed,
-)
+from turnwire.pipelines.lineage import Checkpoint, context_of, restored
 from turnwire.pipelines.new_items import NewItems, check
-from turnwire.pipelines.prompts.format import Format, format_of
+from turnwire.pipelines.prepared_turn import answered, facts_of, prepared_of
+from turnwire.pipelines.prompts.format import AnyFormat, format_of
 from turnwire.pipelines.prompts.rendered import (
     Head,
     HeadCache,
     ItemPrompts,
     Prompts,
-    TokenPrompts,
 )
+from turnwire.pipelines.prompts.token_prompts import token_prompts
 from turnwire.pipelines.protocol.codec import parent_named
-from turnwire.pipelines.protocol.echo import echo_of
 from turnwire.pipelines.protocol.errors import (
     ContextLengthExceeded,
     Internal,
@@ -39,7 +34,7 @@ from turnwire.pipelines.protocol.errors import (
     Overloaded,
 )
 from turnwire.pipelines.protocol.ids import RandomBytes
-from turnwire.pipelines.protocol.items import kept_items
+from turnwire.pipelines.protocol.items import asks
 from turnwire.pipelines.protocol.requests import Request, RequestParser
 
 _RECALLABLE = 32
@@ -56,6 +51,15 @@ class _Running:
     on_socket: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    turn: Checkpoint
+    """Without its prompt's mark."""
+    new: NewItems
+    prompts: Prompts
+    head: Head
+
+
 class ConnectionState:
     """One connection of one tenant."""
 
@@ -64,7 +68,7 @@ class ConnectionState:
         tenant: str,
         settings: ConnectionSettings,
         random_bytes: RandomBytes,
-        formats: Callable[[m.Model], Format] = format_of,
+        formats: Callable[[m.Model], AnyFormat] = format_of,
     ) -> None:
         self.history = History(settings.cache_bytes)
         self._tenant = tenant
@@ -98,7 +102,7 @@ class ConnectionState:
         if running is None:
             return
         try:
-            turn = _answered(running.turn, command)
+            turn = answered(running.turn, command)
             # Over HTTP nothing but a stored response may be continued.
             if running.on_socket or turn.stored:
                 entry = self.history.add(turn, running.parent, latest=running.on_socket)
@@ -116,6 +120,8 @@ class ConnectionState:
         A parent of another lane is never evicted: a failed fork must not hurt its source.
         """
         running = self._running.pop(command.response_id, None)
+        if running is None and command.evict and command.parent_id is not None:
+            self._evict(command.parent_id, command.lane)
         if running is None or running.parent is None:
             return
         if command.evict and running.on_socket:
@@ -136,6 +142,26 @@ class ConnectionState:
             raise NotFound("that turn ended too long ago")
         prompts, head = ended
         return prompts.whole(entry.checkpoint, head)
+
+    def count(self, command: m.CountTokens) -> m.TokenCount | m.ParentUnknown:
+        """How long the prompt of a request would be, as its turn would report it."""
+        request = self._parser.parse(command.frame, "http")
+        parent = self._find(request.previous_response_id, command.chain)
+        if parent is None and request.previous_response_id is not None:
+            return m.ParentUnknown(request.previous_response_id)
+        try:
+            draft = self._draft("", None, command.model, request, parent)
+            prompt, mark = draft.prompts.continued(draft.turn, draft.new.items, draft.head)
+            if isinstance(prompt, m.ItemPrompt):
+                prompt = draft.prompts.whole(replace(draft.turn, mark=mark), draft.head)
+        finally:
+            if parent is not None:
+                self.history.unpin(parent)
+        return m.TokenCount(mark.tokens, prompt if isinstance(prompt, m.ItemPrompt) else None)
+
+    def forget(self, response_id: str) -> None:
+        """The response was deleted: it is no parent any more, also if its turn still runs."""
+        self.history.forget(response_id)
 
     def _prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown:
         request = self._parser.parse(command.frame, command.transport)
@@ -169,39 +195,50 @@ class ConnectionState:
         return entry
 
     def _begin(self, command: m.Prepare, request: Request, parent: Entry | None) -> m.Prepared:
+        draft = self._draft(command.response_id, command.lane, command.model, request, parent)
+        prompts, head = draft.prompts, draft.head
+        prompt, mark = prompts.continued(draft.turn, draft.new.items, head)
+        turn = replace(draft.turn, mark=mark)
+        facts = facts_of(command.response_id, self._tenant, command.model, request, mark.tokens)
+        self._running[command.response_id] = _Running(
+            turn, prompts, head, parent, command.transport == "websocket"
+        )
+        here = self.history.has_latest(command.lane)
+        came = continuation(request.previous_response_id, request.input, parent_here=here)
+        return prepared_of(command, request, draft.new, turn, facts, prompt, came)
+
+    def _draft(
+        self,
+        response_id: str,
+        lane: str | None,
+        model: m.Model,
+        request: Request,
+        parent: Entry | None,
+    ) -> _Draft:
         before = parent.checkpoint if parent is not None else None
         new = check(request.input, context_of(before))
-        draft = Checkpoint(
-            response_id=command.response_id,
+        turn = Checkpoint(
+            response_id=response_id,
             parent=before,
-            lane=command.lane,
-            model=command.model.name,
+            lane=lane,
+            model=model.name,
             stored=request.store,
             generated=request.generate,
             context=context_of(before).plus(new.items, new.json),
             input=new.json,
+            asked=any(map(asks, new.items)),
         )
-        self._check_size(draft)
-        prompts = self._prompts(command.model)
+        self._check_size(turn)
+        prompts = self._prompts(model)
         head = self._heads.get(
-            command.model.name,
-            prompts,
-            request.instructions,
-            request.tools,
-            draft.context.leading,
+            model.name, prompts, request.instructions, request.tools, turn.context.leading
         )
-        prompt, mark = prompts.continued(draft, new.items, head)
-        turn = replace(draft, mark=mark)
-        facts = _facts(command.response_id, self._tenant, command.model, request, mark.tokens)
-        self._running[command.response_id] = _Running(
-            turn, prompts, head, parent, command.transport == "websocket"
-        )
-        return _prepared(command, request, new, turn, facts, prompt)
+        return _Draft(turn, new, prompts, head)
 
     def _prompts(self, model: m.Model) -> Prompts:
         if model.form == "items":
             return ItemPrompts(self._tenant, model.name)
-        return TokenPrompts(self._tenant, model.name, self._formats(model), self.history.charge)
+        return token_prompts(self._tenant, model.name, self._formats(model), self.history.charge)
 
     def _check_size(self, turn: Checkpoint) -> None:
         if turn.context.json_bytes > self._settings.max_context_bytes:
@@ -218,69 +255,3 @@ class ConnectionState:
         if entry.checkpoint.lane == lane:
             self.history.evict(response_id)
         self.history.unpin(entry)
-
-
-def _answered(turn: Checkpoint, command: m.Commit) -> Checkpoint:
-    output = unbracketed(command.items)
-    try:
-        context = turn.context.plus(kept_items(output), output)
-    except InvalidRequest as error:
-        raise Internal("the answer of a turn is not a list of items") from error
-    return replace(
-        turn, context=context, output=output, sampled=command.sampled, finish=command.finish
-    )
-
-
-def _facts(response_id: str, tenant: str, model: m.Model, request: Request, tokens: int) -> m.Facts:
-    room = model.context_window - tokens
-    if room < 1:
-        raise ContextLengthExceeded(
-            f"This model's context window is {model.context_window} tokens, but the prompt has "
-            f"{tokens} and needs room for an answer. Shorten it; nothing is cut here.",
-            "input",
-        )
-    return m.Facts(
-        response_id=response_id,
-        tenant=tenant,
-        model=model.name,
-        max_output_tokens=min(request.max_output_tokens or model.default_output_tokens, room),
-        sampling=request.sampling,
-        tool_choice=request.tool_choice,
-        text_format=request.text_format,
-        parallel_tool_calls=request.parallel_tool_calls,
-        metadata=request.metadata,
-    )
-
-
-def _prepared(
-    command: m.Prepare,
-    request: Request,
-    new: NewItems,
-    turn: Checkpoint,
-    facts: m.Facts,
-    prompt: m.Prompt,
-) -> m.Prepared:
-    echo = echo_of(request)
-    known = echo.key == command.known_echo
-    parent = turn.parent
-    return m.Prepared(
-        facts=facts,
-        prompt=prompt,
-        input_tokens=turn.mark.tokens if turn.mark else 0,
-        echo_key=echo.key,
-        echo=None if known else echo.members,
-        new_text=new.texts,
-        parent_id=request.previous_response_id,
-        generate=request.generate,
-        store=request.store,
-        stream=request.stream,
-        include=request.include,
-        stored_input=b"[%b]" % new.json if request.store else None,
-        stored_context=(
-            chain_to(parent) if request.store and parent is not None and not parent.stored else None
-        ),
-        echo_turn=echo.turn,
-        echo_tools=None if known else echo.tools,
-        foreign_items=new.foreign,
-        unsupported_tools=request.tools.unsupported,
-    )

@@ -1,5 +1,6 @@
 """One answer from whichever worker can give it: whole prompts on demand, other workers on loss."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from turnwire.pipelines.messages import (
     Recall,
     Route,
 )
-from turnwire.pipelines.protocol.errors import Internal, Overloaded, RateLimitExceeded
+from turnwire.pipelines.protocol.errors import Internal, NotFound, Overloaded, RateLimitExceeded
 from turnwire.pipelines.services import Services
 from turnwire.pipelines.turn_request import Memory
 from turnwire.pipelines.turn_work import Work
@@ -34,9 +35,16 @@ class Generation:
     memory: Memory
     work: Work
     warm_up: bool = False
+    sent: Callable[[], None] = lambda: None
+    """Called when the worker has been told, or cannot be told yet."""
     _give_up_s: float | None = None
     _losses: int = 0
     _recalled: Prompt | None = None
+
+    async def find_worker(self, waits: Callable[[], None]) -> None:
+        """`waits` is called when there is none now. Raises RateLimitExceeded if none comes."""
+        if self.memory.routes.valid(self._name) is None:
+            await self._find(None, waits)
 
     async def run(self, take: Take) -> Finish:
         """Returns when the engine is done. Cancelling it stops the worker.
@@ -54,6 +62,7 @@ class Generation:
                 if self.work.stream.output_started:
                     message = "The inference worker was lost in the middle of the answer."
                     raise Internal(message) from error
+            self.sent()
             self.work.restarted()
             route = await self._find(route)
 
@@ -62,12 +71,14 @@ class Generation:
         """The model as the request names it."""
         return self.work.request.model or self.work.model.name
 
-    async def _find(self, lost: Route | None) -> Route:
+    async def _find(self, lost: Route | None, waits: Callable[[], None] | None = None) -> Route:
         clock = self.services.clock
         if self._give_up_s is None:
             self._give_up_s = clock.now_s() + self.services.limits.worker_wait_s
         self._losses += lost is not None
-        route = await self.memory.routes.find(self._name, self._give_up_s, lost, self._losses)
+        route = await self.memory.routes.find(
+            self._name, self._give_up_s, lost, self._losses, waits
+        )
         ours, theirs = self.work.model, route.model
         if (ours.form, ours.prompt_format, ours.tokenizer) != (
             theirs.form,
@@ -80,17 +91,26 @@ class Generation:
     async def _on(self, route: Route, take: Take) -> Finish:
         finish = await self._attempt(route, self._recalled or self.work.prepared.prompt, take)
         if finish is None and self._recalled is None:
-            recall = Recall(self.memory.connection_id, self.work.request.response_id)
-            self._recalled = await self.memory.connection.recall(recall)
+            self._recalled = await self._recall()
             finish = await self._attempt(route, self._recalled, take)
         if finish is None:
             raise Internal("The worker did not accept a whole prompt.")
         return finish
 
+    async def _recall(self) -> Prompt:
+        command = Recall(self.memory.connection_id, self.work.request.response_id)
+        try:
+            return await self.memory.connection.recall(command)
+        except NotFound as error:
+            message = "The conversation was lost with its process; send all of it again."
+            raise Internal(message) from error
+
     async def _attempt(self, route: Route, prompt: Prompt, take: Take) -> Finish | None:
         """None: the worker does not hold the prompt's prefix."""
         command = Generate(self.work.prepared.facts, prompt, self.warm_up)
         async with self.services.engine.generate(route.worker, command) as batches:
+            await asyncio.sleep(0)  # the command leaves at the end of this turn of the loop
+            self.sent()
             async for batch in batches:
                 match batch[-1]:
                     case PrefixMissing():

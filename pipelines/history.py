@@ -12,6 +12,10 @@ _OVERHEAD_BYTES = 2048
 """Python objects of one checkpoint beside its bytes: measured, rounded up."""
 
 
+_FORGOTTEN = 256
+"""Deleted ids that are remembered, so that a turn which was under way cannot bring one back."""
+
+
 class Entry:
     """Book-keeping of one checkpoint that is alive: findable, pinned, or parent of one that is."""
 
@@ -41,6 +45,7 @@ class History:
         self._spare: OrderedDict[str, Entry] = OrderedDict()
         """Findable and not guarded, least recently used first."""
         self._alive: dict[int, Entry] = {}
+        self._forgotten: OrderedDict[str, None] = OrderedDict()
         self.held_bytes = 0
         self.spare_bytes = 0
         """The part of `held_bytes` that is no lane's latest nor before one."""
@@ -50,6 +55,10 @@ class History:
 
     def __contains__(self, response_id: str) -> bool:
         return response_id in self._entries
+
+    def has_latest(self, lane: str | None) -> bool:
+        """Is there a response that came last on this lane?"""
+        return lane in self._latest
 
     def pin(self, response_id: str) -> Entry | None:
         """Find a checkpoint and hold it until `unpin`. It can be found all that time."""
@@ -68,7 +77,8 @@ class History:
     def add(self, checkpoint: Checkpoint, parent: Entry | None, *, latest: bool) -> Entry:
         """Make a turn findable; `latest`: as the newest of its lane. Returned pinned.
 
-        `parent` must be pinned. Adding an id again changes nothing.
+        `parent` must be pinned. Adding an id again changes nothing; one that was forgotten lives
+        only as long as it is pinned or others hang on it.
         """
         known = self.pin(checkpoint.response_id)
         if known is not None:
@@ -81,10 +91,19 @@ class History:
         self._spare[checkpoint.response_id] = entry
         self.held_bytes += entry.size_bytes
         self.spare_bytes += entry.size_bytes
-        if latest:
+        if checkpoint.response_id in self._forgotten:
+            self.evict(checkpoint.response_id)
+        elif latest:
             self._make_latest(entry)
         self._shrink()
         return entry
+
+    def forget(self, response_id: str) -> None:
+        """Make a turn unfindable, now and should it be added later."""
+        self.evict(response_id)
+        self._forgotten[response_id] = None
+        if len(self._forgotten) > _FORGOTTEN:
+            self._forgotten.popitem(last=False)
 
     def evict(self, response_id: str) -> None:
         """Make a turn unfindable, be it pinned or the latest. What hangs on it stays whole."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from turnwire.pipelines.messages import Chain, Finish, Json, StoredTurn, TokenIds
-from turnwire.pipelines.protocol.items import Item, call_of, kept_items, role_of
+from turnwire.pipelines.protocol.items import Item, asks, call_of, kept_items, role_of
 
 
 class KnownIds(msgspec.Struct, frozen=True, gc=False):
@@ -87,6 +87,8 @@ class Checkpoint:
     """None: restored from storage, so how its prompt was sent is not known."""
     rendered: dict[str, TokenIds] = field(default_factory=dict)
     """Ids of its items, made when first needed, by prompt format and part."""
+    asked: bool = False
+    """Does a person speak in its input?"""
 
     def ancestors(self) -> "list[Checkpoint]":
         """All turns before this one, oldest first."""
@@ -123,7 +125,8 @@ def chain_to(last: Checkpoint) -> Chain:
 def restored(turn: StoredTurn, parent: Checkpoint | None) -> Checkpoint:
     """A stored turn as the next checkpoint of its conversation."""
     given, output = unbracketed(turn.input), unbracketed(turn.output)
-    context = context_of(parent).plus(kept_items(given), given).plus(kept_items(output), output)
+    items = kept_items(given)
+    context = context_of(parent).plus(items, given).plus(kept_items(output), output)
     return Checkpoint(
         response_id=turn.response_id,
         parent=parent,
@@ -136,6 +139,7 @@ def restored(turn: StoredTurn, parent: Checkpoint | None) -> Checkpoint:
         output=output,
         sampled=turn.sampled,
         finish=turn.finish,
+        asked=any(map(asks, items)),
     )
 
 

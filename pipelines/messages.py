@@ -18,6 +18,9 @@ Json = bytes
 
 Form = Literal["tokens", "items"]
 Finish = Literal["stop", "length", "tool_calls", "cancelled", "content_filter"]
+Continuation = Literal["new", "incremental", "full", "full_cached", "full_after_error"]
+"""How a turn came: as a new conversation, with a parent and what is new, or with all of it again:
+to a connection that does not know it, though its parent was there, or after an error."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -215,6 +218,12 @@ class Facts(Message, frozen=True):
     text_format: Json = b'{"type":"text"}'
     parallel_tool_calls: bool = True
     metadata: dict[str, str] = {}
+    grammar: str = ""
+    """For engines of the form `tokens`: what the answer may be, for llguidance; empty: anything."""
+    logprobs: int | None = None
+    """How many alternatives to give with the log probability of each token; None: neither."""
+    calls: bool = False
+    """May the answer hold calls?"""
 
 
 class Prepared(Message, frozen=True):
@@ -246,6 +255,12 @@ class Prepared(Message, frozen=True):
     """New input items of kinds that are not understood here; the prompt leaves them out."""
     unsupported_tools: int = 0
     """Tools the model is not shown, because nothing here could carry out their calls."""
+    continuation: Continuation = "new"
+    namespaced: dict[str, tuple[str, str]] = {}
+    """Namespace and name of each function the model is shown under another name, given when
+    `echo` is."""
+    custom: tuple[str, ...] = ()
+    """Names of custom tools, given when `echo` is."""
 
 
 class Commit(Message, frozen=True):
@@ -270,6 +285,9 @@ class Abort(Message, frozen=True):
     response_id: str
     evict: bool = False
     sequence: int = 0
+    parent_id: str | None = None
+    """The parent, of a turn that was refused before it was prepared; `lane`: where it came."""
+    lane: str | None = None
 
 
 class Recall(Message, frozen=True):
@@ -282,7 +300,38 @@ class Recall(Message, frozen=True):
     response_id: str
 
 
+class CountTokens(Message, frozen=True):
+    """How long would the prompt of this request be? Changes nothing. Errors: as `Prepare`."""
+
+    connection_id: str
+    frame: Json
+    model: Model
+    chain: Chain | None = None
+    """As in `Prepare`."""
+
+
+class TokenCount(Message, frozen=True):
+    """The length of a prompt; or, where only the engine can count, the whole prompt to count."""
+
+    input_tokens: int = 0
+    prompt: ItemPrompt | None = None
+
+
+class Forget(Message, frozen=True):
+    """A stored response was deleted: the actor lets nobody continue from it. Idempotent."""
+
+    response_id: str
+
+
 # --- inference ----------------------------------------------------------------------------------
+
+
+class CountPrompt(Message, frozen=True):
+    """How long is this whole prompt for `model`? Answered with a `TokenCount`."""
+
+    model: str
+    tenant: str
+    prompt: ItemPrompt
 
 
 class Generate(Message, frozen=True):
@@ -316,6 +365,8 @@ class TextProduced(Message, frozen=True):
     counts: Counts
     ids: TokenIds = b""
     """The sampled ids since the last event, every one of them, also those without text yet."""
+    logprobs: Json = b""
+    """Where asked for: the API's entries of the tokens, as the members of a list (no brackets)."""
 
 
 class ReasoningProduced(Message, frozen=True):

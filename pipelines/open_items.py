@@ -16,12 +16,13 @@ class OpenText:
         self._writer = writer
         self._id = quoted(item_id)
         self._pieces: list[str] = []
+        self._entries: list[Json] = []
         self._place = place(self._id, output_index, 0)
-        self._delta = b'%b%b,"delta":' % (self._place, self._logprobs)
+        self._delta = b'%b%b,"delta":' % (self._place, self._logprobs(b""))
 
+    prefix = "msg"
     _delta_type = b"response.output_text.delta"
     _done_type = b"response.output_text.done"
-    _logprobs = b',"logprobs":[]'
 
     def opened(self) -> list[Json]:
         added = b'"output_index":%d,"item":%b' % (self.output_index, self._empty())
@@ -31,16 +32,22 @@ class OpenText:
             self._writer.event(b"response.content_part.added", part),
         ]
 
-    def delta(self, text: str) -> Json:
+    def delta(self, text: str, logprobs: Json = b"") -> Json:
+        """`logprobs`: entries of its tokens, where asked for."""
         self._pieces.append(text)
-        return self._writer.event(self._delta_type, self._delta + quoted(text))
+        if not logprobs:
+            return self._writer.event(self._delta_type, self._delta + quoted(text))
+        self._entries.append(logprobs)
+        members = b'%b%b,"delta":%b' % (self._place, self._logprobs(logprobs), quoted(text))
+        return self._writer.event(self._delta_type, members)
 
     def closed(self, status: ItemStatus) -> tuple[list[Json], Json]:
         """The closing events, and the finished item."""
         text = quoted("".join(self._pieces))
         part = self._part(text)
         item = self._item(part, status.encode())
-        done = b'%b%b,"text":%b' % (self._place, self._logprobs, text)
+        logprobs = self._logprobs(b",".join(self._entries))
+        done = b'%b%b,"text":%b' % (self._place, logprobs, text)
         return [
             self._writer.event(self._done_type, done),
             self._writer.event(
@@ -55,8 +62,12 @@ class OpenText:
     def _empty(self) -> Json:
         return self._item(b"", b"in_progress")
 
+    def _logprobs(self, entries: Json) -> Json:
+        return b',"logprobs":[%b]' % entries
+
     def _part(self, text: Json) -> Json:
-        return b'{"type":"output_text","text":%b,"annotations":[],"logprobs":[]}' % text
+        logprobs = self._logprobs(b",".join(self._entries))
+        return b'{"type":"output_text","text":%b,"annotations":[]%b}' % (text, logprobs)
 
     def _item(self, part: Json, status: bytes) -> Json:
         return b'{"type":"message","id":%b,"status":"%b","role":"assistant","content":[%b]}' % (
@@ -67,11 +78,14 @@ class OpenText:
 
 
 class OpenReasoning(OpenText):
-    """Raw reasoning text."""
+    """Raw reasoning text, under OpenAI's names."""
 
+    prefix = "rs"
     _delta_type = b"response.reasoning_text.delta"
     _done_type = b"response.reasoning_text.done"
-    _logprobs = b""
+
+    def _logprobs(self, entries: Json) -> Json:
+        return b""
 
     def _part(self, text: Json) -> Json:
         return b'{"type":"reasoning_text","text":%b}' % text
@@ -84,44 +98,72 @@ class OpenReasoning(OpenText):
         )
 
 
+class OpenResponsesReasoning(OpenReasoning):
+    """The same under the names of Open Responses."""
+
+    _delta_type = b"response.reasoning.delta"
+    _done_type = b"response.reasoning.done"
+
+
+REASONING: dict[Literal["openai", "open_responses", "hidden"], type[OpenReasoning] | None] = {
+    "openai": OpenReasoning,
+    "open_responses": OpenResponsesReasoning,
+    "hidden": None,
+}
+"""By the setting `gateway.reasoning_events`."""
+
+
 class OpenCall:
     """A function call: its arguments arrive in pieces."""
 
     def __init__(
-        self, writer: EventWriter, item_id: str, output_index: int, call_id: str, name: str
+        self,
+        writer: EventWriter,
+        item_id: str,
+        output_index: int,
+        call_id: str,
+        name: str,
+        namespace: str = "",
     ) -> None:
         self.output_index = output_index
         self._writer = writer
         self._id = quoted(item_id)
         self._call_id = quoted(call_id)
         self._name = quoted(name)
+        self._namespace = b'"namespace":%b,' % quoted(namespace) if namespace else b""
         self._pieces: list[str] = []
         self._place = place(self._id, output_index)
+
+    prefix = "fc"
+    _delta_type = b"response.function_call_arguments.delta"
+    _done_type = b"response.function_call_arguments.done"
 
     def opened(self) -> list[Json]:
         item = self._item(b'""', b"in_progress")
         added = b'"output_index":%d,"item":%b' % (self.output_index, item)
         return [self._writer.event(b"response.output_item.added", added)]
 
-    def delta(self, text: str) -> Json:
+    def delta(self, text: str) -> list[Json]:
         self._pieces.append(text)
         members = b'%b,"delta":%b' % (self._place, quoted(text))
-        return self._writer.event(b"response.function_call_arguments.delta", members)
+        return [self._writer.event(self._delta_type, members)]
 
     def closed(self, status: ItemStatus) -> tuple[list[Json], Json]:
         """The closing events, and the finished item."""
         arguments = quoted("".join(self._pieces))
         item = self._item(arguments, status.encode())
-        done = b'%b,"name":%b,"arguments":%b' % (self._place, self._name, arguments)
         return [
-            self._writer.event(b"response.function_call_arguments.done", done),
+            self._writer.event(self._done_type, self._done(arguments)),
             self._writer.event(
                 b"response.output_item.done",
                 b'"output_index":%d,"item":%b' % (self.output_index, item),
             ),
         ], item
 
+    def _done(self, arguments: Json) -> Json:
+        return b'%b,"name":%b,"arguments":%b' % (self._place, self._name, arguments)
+
     def _item(self, arguments: Json, status: bytes) -> Json:
         return (
-            b'{"type":"function_call","id":%b,"call_id":%b,"name":%b,"arguments":%b,"status":"%b"}'
-        ) % (self._id, self._call_id, self._name, arguments, status)
+            b'{"type":"function_call","id":%b,"call_id":%b,%b"name":%b,"arguments":%b,"status":"%b"}'
+        ) % (self._id, self._call_id, self._namespace, self._name, arguments, status)

@@ -15,6 +15,7 @@ class Connection(Protocol):
 
     async def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown: ...
     async def recall(self, command: m.Recall) -> m.Prompt: ...
+    async def count(self, command: m.CountTokens) -> m.TokenCount | m.ParentUnknown: ...
     def commit(self, command: m.Commit) -> None:
         """Deliver in order, before any later Prepare of the connection; never waits."""
 
@@ -37,6 +38,9 @@ class Engine(Protocol):
         self, worker: m.Endpoint, command: m.Generate
     ) -> AbstractAsyncContextManager[AsyncIterator[list[m.EngineEvent]]]:
         """Batches of events, all that is ready at once. Leaving the block stops the worker."""
+
+    async def count(self, worker: m.Endpoint, command: m.CountPrompt) -> m.TokenCount:
+        """The length of a prompt of items, as a turn would report it."""
 
 
 class Safety(Protocol):

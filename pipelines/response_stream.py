@@ -1,6 +1,6 @@
 """From what an engine produced to the numbered wire events of one response. Pure.
 
-Order of use: `created`, then any number of `produced` and `heartbeat`, then
+Order of use: `created` and `started`, then any number of `produced` and `heartbeat`, then
 either `closed` and `terminal`, or `failed`. There is exactly one terminal event, and the final
 object's output is the accumulation of the items that were sent.
 """
@@ -20,6 +20,7 @@ from turnwire.pipelines.messages import (
     TextProduced,
     TokenIds,
 )
+from turnwire.pipelines.open_custom_call import OpenCustomCall
 from turnwire.pipelines.open_items import ItemStatus, OpenCall, OpenReasoning, OpenText
 from turnwire.pipelines.protocol.errors import ApiError
 from turnwire.pipelines.protocol.events import EventWriter
@@ -49,7 +50,9 @@ class ResponseStream:
         *,
         lane: str | None = None,
         trim_echo: bool = False,
+        reasoning: type[OpenReasoning] | None = OpenReasoning,
     ) -> None:
+        """`reasoning`: how it is shown; None: not at all."""
         self.counts = Counts()
         self.response: Json | None = None
         """The final response object, once `closed` or `failed` made it."""
@@ -60,13 +63,18 @@ class ResponseStream:
         self._writer = EventWriter(lane)
         self._suffix = response_id.partition("_")[2]
         self._trim_echo = trim_echo
+        self._reasoning = reasoning
+        self._namespaced = echo.namespaced
+        self._custom = echo.custom
         self._open_text: OpenText | None = None
         self._open_calls: dict[int, OpenCall] = {}
         self._finished_calls: set[int] = set()
         self._items: dict[int, Json] = {}
         self._opened = 0
         self._sampled: list[TokenIds] = []
-        self._in_progress = b""
+        self._logprobs: list[Json] = []
+        self._state = b""
+        """The members of the event that a heartbeat repeats."""
         self.status: Status = "in_progress"
 
     @property
@@ -78,21 +86,29 @@ class ResponseStream:
     def sampled(self) -> TokenIds:
         return b"".join(self._sampled)
 
-    def created(self, *, in_progress: bool = True) -> list[Json]:
-        """The beginning; a warm-up, which is over at once, leaves the second event out."""
-        self._in_progress = b'"response":' + self.object.render(
-            "in_progress", trimmed=self._trim_echo
-        )
-        events = [self._writer.event(b"response.created", self._in_progress)]
-        if in_progress:
-            events.append(self._writer.event(b"response.in_progress", self._in_progress))
-        return events
+    def created(self) -> list[Json]:
+        """The beginning; `queued` or `started` come next, except in a warm-up."""
+        self._enter("in_progress")
+        return [self._writer.event(b"response.created", self._state)]
+
+    def queued(self) -> list[Json]:
+        """It has to wait; `started` comes next."""
+        self._enter("queued")
+        return self.heartbeat()
+
+    def started(self) -> list[Json]:
+        self._enter("in_progress")
+        return self.heartbeat()
 
     def heartbeat(self) -> list[Json]:
         """The state once more, for clients that give up on a silent turn."""
-        if self.ended or not self._in_progress:
+        if self.ended or not self._state:
             return []
-        return [self._writer.event(b"response.in_progress", self._in_progress)]
+        return [self._writer.event(b"response." + self.status.encode(), self._state)]
+
+    def _enter(self, status: Status) -> None:
+        self.status = status
+        self._state = b'"response":' + self.object.render(status, trimmed=self._trim_echo)
 
     def produced(self, batch: list[EngineEvent]) -> list[Json]:
         """Events for all that was ready at once: text of one item becomes one delta."""
@@ -101,7 +117,7 @@ class ResponseStream:
         kind: type[OpenText] = OpenText
         for event in batch:
             match event:
-                case TextProduced(text, counts, ids):
+                case TextProduced(text, counts, ids, logprobs):
                     self.counts = counts
                     if ids:
                         self._sampled.append(ids)
@@ -109,11 +125,16 @@ class ResponseStream:
                         self._text(kind, run, out)
                         kind = OpenText
                     run.append(text)
+                    if logprobs:
+                        self._logprobs.append(logprobs)
                 case ReasoningProduced(text, counts):
                     self.counts = counts
-                    if kind is not OpenReasoning and text:
+                    shown = self._reasoning
+                    if shown is None or not text:
+                        continue
+                    if kind is not shown:
                         self._text(kind, run, out)
-                        kind = OpenReasoning
+                        kind = shown
                     run.append(text)
                 case CallProduced(counts=counts):
                     self.counts = counts
@@ -152,6 +173,7 @@ class ResponseStream:
         self.status = "completed" if incomplete is None else "incomplete"
         self._settle(
             self.status,
+            usage_object(self.counts),
             incomplete_details=incomplete or b"null",
             completed_at=completed_at if incomplete is None else None,
         )
@@ -168,12 +190,14 @@ class ResponseStream:
         Items still open are neither closed nor listed: clients keep what an item's done event
         carried, and would answer from half an item.
         """
-        self._settle("failed", error=failure_object(error))
+        usage = usage_object(self.counts) if self.counts != Counts() else b"null"
+        self._settle("failed", usage, error=failure_object(error))
         return self._terminal("failed")
 
     def _settle(
         self,
         status: Status,
+        usage: Json,
         *,
         error: Json = b"null",
         incomplete_details: Json = b"null",
@@ -182,7 +206,7 @@ class ResponseStream:
         self.response = self.object.render(
             status,
             output=self.output,
-            usage=usage_object(self.counts),
+            usage=usage,
             error=error,
             incomplete_details=incomplete_details,
             completed_at=completed_at,
@@ -202,12 +226,15 @@ class ResponseStream:
         if type(self._open_text) is not kind:
             self._open(kind, out)
         assert self._open_text is not None, "just opened"
-        out.append(self._open_text.delta(text))
+        if kind is OpenText and self._logprobs:
+            out.append(self._open_text.delta(text, b",".join(self._logprobs)))
+            self._logprobs.clear()
+        else:
+            out.append(self._open_text.delta(text))
 
     def _open(self, kind: type[OpenText], out: list[Json]) -> None:
         self._close_text("completed", out)
-        prefix = "rs" if kind is OpenReasoning else "msg"
-        self._open_text = kind(self._writer, self._item_id(prefix), self._opened)
+        self._open_text = kind(self._writer, self._item_id(kind.prefix), self._opened)
         self._started()
         out += self._open_text.opened()
 
@@ -217,14 +244,15 @@ class ResponseStream:
         self._close_text("completed", out)
         call = self._open_calls.get(event.index)
         if call is None:
-            call = OpenCall(
-                self._writer, self._item_id("fc"), self._opened, event.call_id, event.name
-            )
+            namespace, name = self._namespaced.get(event.name, ("", event.name))
+            kind = OpenCustomCall if event.name in self._custom else OpenCall
+            item_id = self._item_id(kind.prefix)
+            call = kind(self._writer, item_id, self._opened, event.call_id, name, namespace)
             self._open_calls[event.index] = call
             self._started()
             out += call.opened()
         if event.arguments:
-            out.append(call.delta(event.arguments))
+            out += call.delta(event.arguments)
         if event.finished:
             del self._open_calls[event.index]
             self._finished_calls.add(event.index)

@@ -1,5 +1,6 @@
 """The routes a connection has in use: asked for once, kept while their worker is there."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from turnwire.pipelines.messages import Model, Resolve, Route
@@ -38,14 +39,19 @@ class Routes:
         return None if route is None else route.model
 
     async def find(
-        self, name: str, give_up_s: float, lost: Route | None = None, losses: int = 0
+        self,
+        name: str,
+        give_up_s: float,
+        lost: Route | None = None,
+        losses: int = 0,
+        waits: Callable[[], None] | None = None,
     ) -> Route:
         """A worker for `name`; asks again until `give_up_s` while there is none.
 
         `lost`: the worker that just failed this turn, the last of `losses`. The first loss is made
         good at once by another worker; after more of them, or while the registry still names the
-        lost one, the answer is delayed, longer each time. Raises ModelNotFound for a name nobody
-        serves, RateLimitExceeded when the time is over.
+        lost one, the answer is delayed, longer each time. `waits` is called when that begins.
+        Raises ModelNotFound for a name nobody serves, RateLimitExceeded when the time is over.
         """
         pause_s = min(_FIRST_PAUSE_S * 2 ** max(0, losses - 1), _LONGEST_PAUSE_S)
         while True:
@@ -57,6 +63,9 @@ class Routes:
                 break
             if self.clock.now_s() + pause_s > give_up_s:
                 raise no_worker(name)
+            if waits is not None:
+                waits()
+                waits = None
             await self.clock.sleep(pause_s)
             if route is not None:
                 break

@@ -5,7 +5,9 @@ sends is code, logs and tool output, so a rule counts here only if such text doe
 role headings, escapes, base64, IP and mail addresses are ordinary and weigh nothing.
 """
 
+import math
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -72,6 +74,9 @@ _ORDINARY_IN_CODE = frozenset({"SEC-VAULT-002"})
 INJECTION_FLAG_AT = 0.8
 TOXICITY_FLAG_AT = 0.9
 
+SECRET_ENTROPY_BITS = 4.0
+"""A character, at least, of what is taken for random."""
+
 _CARD = re.compile(r"\d{13,19}|\d{4}([ -])\d{4}\1\d{4}\1\d{4}|\d{4}([ -])\d{6}\2\d{5}")
 
 
@@ -123,6 +128,12 @@ def counts_as_pii(rule: str, matched: str) -> bool:
 def counts_as_secret(rule: str, matched: str) -> bool:
     """Is a match of a secret rule more than an attribute or the placeholder of a manual?"""
     return rule not in _ORDINARY_IN_CODE and not ("<" in matched and ">" in matched)
+
+
+def entropy_bits(text: str) -> float:
+    """Shannon's, of a character of the text."""
+    shares = (count / len(text) for count in Counter(text).values())
+    return -sum(share * math.log2(share) for share in shares)
 
 
 @dataclass

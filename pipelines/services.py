@@ -28,6 +28,8 @@ class TurnLimits:
     turn_s: float = 3600.0
     worker_wait_s: float = 10.0
     heartbeat_s: float = 15.0
+    reasoning_events: Literal["openai", "open_responses", "hidden"] = "openai"
+    echo_schema: Literal["openai", "open_responses"] = "openai"
     trim_echo: bool = False
 
 

@@ -46,7 +46,7 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """No turn starts any more; with the last one the socket is closed."""
+    """No turn is admitted any more; with the last one the socket is closed."""
 
     refusal: ApiError
     close: CloseSocket
@@ -69,6 +69,10 @@ class Session:
     _queued_bytes: int = 0
     _named_lanes: set[str] = field(default_factory=set)
     _ending: _Ending | None = None
+    _aged: bool = False
+    """Has `max_age_s` passed? Turns that wait may still start before."""
+    _refuses: bool = False
+    """Is what waits refused instead of started?"""
     _expired: bool = False
     _closed: bool = False
     _idle_since_s: float = 0.0
@@ -127,7 +131,7 @@ class Session:
         self._busy_lanes.discard(running.lane)
         if running.lane in self._waiting:
             self._ready_lanes.append(running.lane)
-        effects = self._start_ready()
+        effects = self._refuse_ready() if self._refuses else self._start_ready()
         if self.idle:
             self._idle_since_s = now_s
             effects += self._close_if_ending()
@@ -138,7 +142,7 @@ class Session:
         if self._closed:
             return []
         age_s = now_s - self.opened_s
-        if self._ending is None and age_s >= self.settings.max_age_s:
+        if not self._aged and age_s >= self.settings.max_age_s:
             return self._too_old()
         if age_s >= self.settings.max_age_s + self.settings.age_grace_s:
             return self.expired()
@@ -154,7 +158,7 @@ class Session:
 
     def expired(self) -> list[Effect]:
         """The time to finish is over: end what still runs, once."""
-        if self._ending is None or self._expired:
+        if self._ending is None or self._expired or self._closed:
             return []
         self._expired = True
         return [EndTurn(response_id, self._ending.refusal) for response_id in self._running]
@@ -203,7 +207,7 @@ class Session:
         ):
             message = f"A connection may use {settings.max_lanes} stream_ids; open another one."
             return StreamLimitReached(message, "stream_id")
-        if self._ending is None and now_s - self.opened_s >= settings.max_age_s:
+        if self._ending is None and now_s - self.opened_s >= self._admit_age_s:
             self._ending = self._old_age()
         if self._ending is not None:
             return self._ending.refusal
@@ -233,6 +237,10 @@ class Session:
             effects.append(self._start(turn))
         return effects
 
+    @property
+    def _admit_age_s(self) -> float:
+        return min(self.settings.admit_age_s, self.settings.max_age_s)
+
     def _old_age(self) -> _Ending:
         minutes = round(self.settings.max_age_s / 60)
         refusal = ConnectionLimitReached(
@@ -241,23 +249,38 @@ class Session:
         return _Ending(refusal, CloseSocket(1000, "connection limit reached"))
 
     def _too_old(self) -> list[Effect]:
-        ending = self._old_age()
+        self._aged = True
+        ending = self._ending or self._old_age()
         unsolicited: list[Effect] = [SendError(ending.refusal)] if self.idle else []
         return unsolicited + self._end(ending)
 
     def _end(self, ending: _Ending) -> list[Effect]:
         self._ending = ending
-        refused = [SendError(ending.refusal, turn.lane) for turn in self._drop_waiting()]
-        return [*refused, *self._close_if_ending()]
+        self._refuses = True
+        return [*self._refuse_ready(), *self._close_if_ending()]
 
-    def _drop_waiting(self) -> list[Accepted]:
-        """Turns that will not start, in the order in which their lanes were first used."""
-        dropped = [turn for waiting in self._waiting.values() for turn in waiting]
-        self.inbound.give_back(sum(len(turn.frame) for turn in dropped))
+    def _refuse_ready(self) -> list[Effect]:
+        """What waits behind a running turn is refused after it: a lane's answers keep order."""
+        assert self._ending is not None, "nothing is refused before the end"
+        effects: list[Effect] = []
+        for lane in self._ready_lanes:
+            waiting = self._waiting.pop(lane)
+            effects += [SendError(self._ending.refusal, lane) for _ in waiting]
+            self._dropped(waiting)
+        self._ready_lanes.clear()
+        return effects
+
+    def _drop_waiting(self) -> None:
+        for waiting in self._waiting.values():
+            self._dropped(waiting)
         self._waiting.clear()
         self._ready_lanes.clear()
-        self._queued = self._queued_bytes = 0
-        return dropped
+
+    def _dropped(self, turns: deque[Accepted]) -> None:
+        size_bytes = sum(len(turn.frame) for turn in turns)
+        self.inbound.give_back(size_bytes)
+        self._queued -= len(turns)
+        self._queued_bytes -= size_bytes
 
     def _close_if_ending(self) -> list[Effect]:
         if self._ending is None or self._running or self._closed:

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.generation import Generation
-from turnwire.pipelines.preparation import prepare
+from turnwire.pipelines.open_items import REASONING
+from turnwire.pipelines.preparation import given_up, prepare
 from turnwire.pipelines.protocol.errors import ApiError, Internal, InvalidRequest, Overloaded
 from turnwire.pipelines.protocol.responses import echo_of
 from turnwire.pipelines.response_stream import ResponseStream
@@ -41,6 +42,8 @@ class Turn:
         self.id = request.response_id
         self.failure: ApiError | None = None
         """Why the response failed, after it was created."""
+        self.usage: m.UsageRecord | None = None
+        """What it used, once it is over."""
         self._frame = request.frame
         self._known_echo = memory.echo
         self._request = replace(request, frame=b"")
@@ -72,8 +75,8 @@ class Turn:
         """Raises an ApiError for a fault before `created`; later only what is a bug."""
         self._stages.mark("queued")
         self._services.settlements.admit()
-        model = await self._resolve()
         try:
+            model = await self._resolve()
             work = self._begin(model, await self._prepare(model))
             async with work.screening:
                 await self._respond(work)
@@ -85,7 +88,8 @@ class Turn:
         finally:
             self._release()
             if self._work is not None:
-                self._services.settlements.settle(self._work.usage(self._status))
+                self.usage = self._work.usage(self._status)
+                self._services.settlements.settle(self.usage)
 
     def end(self, error: ApiError) -> None:
         """End the response as failed with `error`, as soon as it exists."""
@@ -101,7 +105,7 @@ class Turn:
     def beat(self, now_s: float) -> None:
         """Time passed: repeat the state to a client that has heard nothing for long."""
         if self._work is not None and now_s - self._sent_s >= self._services.limits.heartbeat_s:
-            self._emit(self._work.stream.heartbeat())
+            self._flush(self._work, *self._work.stream.heartbeat())
 
     async def _resolve(self) -> m.Model:
         name, routes = self._request.model, self._memory.routes
@@ -135,7 +139,9 @@ class Turn:
 
     def _begin(self, model: m.Model, prepared: m.Prepared) -> Work:
         request, services = self._request, self._services
-        echo = self._memory.echo = echo_of(prepared, self._known_echo)
+        echo = self._memory.echo = echo_of(
+            prepared, self._known_echo, services.limits.echo_schema == "open_responses"
+        )
         created_at = self._clock.today_s()
         stream = ResponseStream(
             self.id,
@@ -144,6 +150,7 @@ class Turn:
             prepared.echo_turn,
             lane=request.lane,
             trim_echo=services.limits.trim_echo,
+            reasoning=REASONING[services.limits.reasoning_events],
         )
         screening = Screening(
             services.safety,
@@ -189,18 +196,22 @@ class Turn:
         self._flush(work, work.stream.failed(error))
 
     async def _answer(self, work: Work) -> None:
-        self._emit(work.stream.created())
+        # Sent behind the command to the worker: writing a long echo takes as long as a token.
+        generation = Generation(self._services, self._memory, work, sent=lambda: self._flush(work))
+        work.unsent = work.stream.created()
+        await generation.find_worker(lambda: self._flush(work, *work.stream.queued()))
+        work.unsent += work.stream.started()
 
         async def take(batch: list[m.EngineEvent]) -> None:
             await self._take(work, batch)
 
-        finish = await Generation(self._services, self._memory, work).run(take)
+        finish = await generation.run(take)
         self._stages.mark("generated")
         await self._conclude(work, finish)
 
     async def _warm_up(self, work: Work) -> None:
         """Answered at once: the prompt is evaluated when the client does not wait any more."""
-        self._emit(work.stream.created(in_progress=False))
+        self._emit(work.stream.created())
         if work.held:
             await work.screening.passed()
         work.stream.counts = m.Counts(input_tokens=work.prepared.input_tokens)
@@ -215,7 +226,7 @@ class Turn:
         if events:
             self._stages.mark("first_output")
         if type(batch[-1]) is m.GenerationFinished:
-            work.unsent = events
+            work.unsent += events
         else:
             self._emit(events)
 
@@ -279,6 +290,7 @@ class Turn:
         self._released = True
         memory, work = self._memory, self._work
         if work is None or self._finish is None:
-            memory.connection.abort(m.Abort(memory.connection_id, self.id, self._evict))
+            where = memory.connection_id, self._evict
+            memory.connection.abort(given_up(self._request, self._frame, *where))
         else:
             memory.connection.commit(work.commit(memory.connection_id, self._finish))

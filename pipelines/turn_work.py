@@ -35,12 +35,16 @@ class Work:
     parser: OutputParser = field(init=False)
 
     def __post_init__(self) -> None:
-        self.parser = output_parser(self.model)
+        self.parser = self._new_parser()
 
     def restarted(self) -> None:
         """Another worker begins anew."""
         self.stream.restarted()
-        self.parser = output_parser(self.model)
+        self.parser = self._new_parser()
+
+    def _new_parser(self) -> OutputParser:
+        calls = self.prepared.facts.calls
+        return output_parser(self.model, self.request.response_id, calls=calls)
 
     def produced(self, batch: list[EngineEvent]) -> list[Json]:
         """The wire events of what an engine produced, in the model's own format or told apart."""

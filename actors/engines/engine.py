@@ -1,9 +1,9 @@
 """The one interface of all engines: what a worker hosts, whatever generates its tokens."""
 
 from collections.abc import AsyncGenerator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from turnwire.pipelines.messages import EngineEvent, Form, Generate, Model
+from turnwire.pipelines.messages import CountPrompt, EngineEvent, Form, Generate, Model
 
 
 class Engine(Protocol):
@@ -48,3 +48,11 @@ class Engine(Protocol):
 
     def check(self) -> None:
         """Raises `Internal` when this engine can no longer generate, say because a thread died."""
+
+
+@runtime_checkable
+class CountsPrompts(Protocol):
+    """An engine that can say how long a prompt of items is before it generates."""
+
+    def count(self, command: CountPrompt) -> int:
+        """The tokens a turn with this prompt would report. Raises `InvalidRequest`."""

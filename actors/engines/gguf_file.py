@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+from turnwire.pipelines.prompts.format import TEMPLATE
 from turnwire.pipelines.protocol.errors import Internal
 
 Value = TypeVar("Value")
@@ -28,11 +29,16 @@ _HEAD: Final = "tokenizer.ggml."
 _TAIL: Final = "_token_id"
 
 _MARKERS: Final = (
-    ("<|channel|>", "harmony"),
-    ("<|im_start|>", "chatml"),
-    ("<start_of_turn>", "gemma"),
+    (("<|channel|>",), "harmony"),
+    (("<|im_start|>", "<function="), TEMPLATE),
+    (("<|im_start|>", "<tool_call>", "</think>"), "qwen3"),
+    (("<|im_start|>", "<tool_call>"), "hermes"),
+    (("<|im_start|>", "</think>"), TEMPLATE),
+    (("<|im_start|>",), "chatml"),
+    (("<start_of_turn>",), "gemma"),
+    (("<|start_header_id|>",), "llama3"),
 )
-"""A marker of a chat template and the prompt format it stands for."""
+"""What a chat template has in it, and the prompt format it stands for: the first that fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +102,16 @@ def _facts(path: Path, values: dict[str, object]) -> GgufFacts:
 
 
 def prompt_format(facts: GgufFacts) -> str:
-    """The prompt format its chat template belongs to. Raises `Internal` when none is known."""
-    for marker, name in _MARKERS:
-        if marker in facts.chat_template:
+    """The prompt format its chat template belongs to; one not known here is run as it is.
+
+    Raises `Internal` when the file has none.
+    """
+    if not facts.chat_template:
+        raise Internal(f"{facts.path.name} has no chat template: set prompt_format")
+    for markers, name in _MARKERS:
+        if all(marker in facts.chat_template for marker in markers):
             return name
-    raise Internal(f"{facts.path.name} has no chat template known here: set prompt_format")
+    return TEMPLATE
 
 
 def _get(values: dict[str, object], key: str, default: Value) -> Value:

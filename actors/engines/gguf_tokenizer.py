@@ -62,17 +62,35 @@ PRE_TOKENIZERS: Final[dict[str, dict[str, Any]]] = {
 def build_tokenizer(facts: GgufFacts, folder: Path) -> Path:
     """The tokenizer file of this GGUF in `folder`, written if it is not there yet.
 
+    A `tokenizer_config.json` with the chat template stands beside it.
+
     Safe for any number of processes at once: the file appears complete or not at all.
     """
     target = folder / f"{_identity(facts.path)}.tokenizer.json"
-    if target.exists():
+    config = target.with_name(target.name.replace("tokenizer.json", "tokenizer_config.json"))
+    if target.exists() and config.exists():
         return target
     document = orjson.dumps(_document(facts))
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as part:
+    _write(config, _config(facts))
+    _write(target, document)
+    return target
+
+
+def _config(facts: GgufFacts) -> bytes:
+    """The chat template, in the file that stands beside a tokenizer in the Hugging Face form."""
+    markers = {
+        f"{name}_token": facts.tokens[facts.special_ids[name]]
+        for name in ("bos", "eos")
+        if facts.special_ids.get(name, len(facts.tokens)) < len(facts.tokens)
+    }
+    return orjson.dumps(markers | {"chat_template": facts.chat_template})
+
+
+def _write(target: Path, document: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".part", delete=False) as part:
         part.write(document)
     Path(part.name).replace(target)
-    return target
 
 
 def _identity(path: Path) -> str:

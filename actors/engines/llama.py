@@ -15,6 +15,8 @@ from pathlib import Path
 from turnwire.actors.engines import gguf_file
 from turnwire.actors.engines.gguf_tokenizer import build_tokenizer
 from turnwire.actors.engines.llama_context import LlamaContext
+from turnwire.actors.engines.llama_grammar import Grammars, Guide
+from turnwire.actors.engines.llama_sampler import Sampler
 from turnwire.actors.engines.llama_scheduler import Delivery, Scheduler
 from turnwire.actors.engines.llama_slots import Ids, PromptCache, SlotTable
 from turnwire.actors.engines.llama_stream import Stream, merged
@@ -28,6 +30,7 @@ from turnwire.pipelines.messages import (
     PrefixMissing,
     TokenPrompt,
 )
+from turnwire.pipelines.prompts.output import SHOWS_CONTROL
 from turnwire.pipelines.protocol.errors import (
     ApiError,
     ContextLengthExceeded,
@@ -65,7 +68,9 @@ class LlamaEngine:
         """Load the model and start the decode thread. Raises `Internal` when it cannot run here."""
         path = Path(self._settings.path) if self._settings.path else gguf_file.default_path()
         self._model = await asyncio.to_thread(describe, self._model, path, self._folder)
-        context = await asyncio.to_thread(LlamaContext, path, self._settings)
+        settings = parsable(self._settings, self._model)
+        context = await asyncio.to_thread(LlamaContext, path, settings)
+        grammars = await asyncio.to_thread(context.grammars)
         window = min(self._model.context_window, context.context_tokens)
         self._model = _replaced(self._model, context_window=window)
         loop = asyncio.get_running_loop()
@@ -77,7 +82,7 @@ class LlamaEngine:
             lambda news: self._hand_over(loop, news),
         )
         thread = threading.Thread(target=scheduler.run, name="llama-decode", daemon=True)
-        self._running = _Running(context, scheduler, thread)
+        self._running = _Running(context, scheduler, thread, grammars, asyncio.Lock())
         thread.start()
         log.info("llama.started model=%s file=%s", self._model.name, path.name)
 
@@ -105,7 +110,9 @@ class LlamaEngine:
         if prompt is None:
             yield [PrefixMissing()]
             return
-        stream = self._admit(command, prompt)
+        self._check_room()
+        guide = await self._guide(running, command)
+        stream = self._admit(command, prompt, guide)
         running.scheduler.submit(stream)
         inbox = self._live[stream] = _Inbox()
         try:
@@ -147,10 +154,21 @@ class LlamaEngine:
             log.error("llama.unknown_id model=%s id=%d", self._model.name, max(ids))
             raise Internal("the prompt holds an id that is not in the vocabulary")
 
-    def _admit(self, command: Generate, prompt: Ids) -> Stream:
+    async def _guide(self, running: "_Running", command: Generate) -> Guide | None:
+        """Reading a grammar takes a millisecond, a hundred for the largest that are accepted."""
+        grammar = command.facts.grammar
+        if command.warm_up or not grammar:
+            return None
+        async with running.reading:
+            return await asyncio.to_thread(running.grammars.begin, grammar)
+
+    def _check_room(self) -> None:
         limit = self._settings.slots + self._settings.max_queued
         if len(self._live) >= limit:
             raise Overloaded(f"{len(self._live)} generations run or wait; the limit is {limit}")
+
+    def _admit(self, command: Generate, prompt: Ids, guide: Guide | None) -> Stream:
+        self._check_room()
         facts = command.facts
         return Stream(
             tenant=facts.tenant,
@@ -158,6 +176,8 @@ class LlamaEngine:
             output_limit=min(facts.max_output_tokens, self._model.context_window - len(prompt)),
             sampling=facts.sampling,
             warm_up=command.warm_up,
+            guide=guide,
+            logprobs=facts.logprobs,
         )
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop, news: list[Delivery]) -> None:
@@ -190,8 +210,10 @@ class _Running:
     """What exists between `start` and `close`."""
 
     context: LlamaContext
-    scheduler: Scheduler
+    scheduler: Scheduler[Sampler]
     thread: threading.Thread
+    grammars: Grammars
+    reading: asyncio.Lock
 
 
 class _Inbox:
@@ -231,6 +253,13 @@ def describe(model: Model, path: Path, folder: Path) -> Model:
         prompt_format=model.prompt_format or gguf_file.prompt_format(facts),
         tokenizer=model.tokenizer or str(build_tokenizer(facts, folder)),
     )
+
+
+def parsable(settings: LlamaSettings, model: Model) -> LlamaSettings:
+    """`settings` with control tokens shown if the parser of the model's answers needs them."""
+    if model.prompt_format not in SHOWS_CONTROL:
+        return settings
+    return settings.model_copy(update={"render_control": True})
 
 
 def _replaced(model: Model, **changes: object) -> Model:

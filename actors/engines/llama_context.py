@@ -6,15 +6,16 @@ from array import array
 from pathlib import Path
 
 from turnwire.actors.engines import llama_binding
+from turnwire.actors.engines.llama_grammar import Grammars, Vocabulary
+from turnwire.actors.engines.llama_sampler import Sampler, chain_of
 from turnwire.actors.engines.llama_scheduler import ContextFailed
 from turnwire.actors.engines.llama_slots import Ids
-from turnwire.actors.engines.llama_stream import Feed
+from turnwire.actors.engines.llama_stream import Feed, Sampled, Stream
 from turnwire.pipelines.config import LlamaSettings
-from turnwire.pipelines.messages import Sampling
 from turnwire.pipelines.protocol.errors import Internal
 
-_RANDOM_SEED = 0xFFFFFFFF
-"""llama.cpp's sign for: pick one."""
+_TAGS = frozenset({b"<think>", b"</think>", b"<tool_call>", b"</tool_call>"})
+"""What models write as part of an answer, though some vocabularies call it control."""
 
 
 class LlamaContext:
@@ -61,39 +62,48 @@ class LlamaContext:
         if status != 0:
             raise ContextFailed(f"llama_decode returned {status} for {len(feeds)} streams")
 
-    def sampler(self, sampling: Sampling, output_limit: int) -> int:
-        """A sampler chain; give it back with `free_sampler`. Penalties see sampled tokens only."""
-        library, settings = self._library, self._settings
-        temperature = settings.temperature if sampling.temperature is None else sampling.temperature
-        top_p = settings.top_p if sampling.top_p is None else sampling.top_p
-        chain: int = library.llama_sampler_chain_init(library.llama_sampler_chain_default_params())
-        steps = []
-        if sampling.frequency_penalty or sampling.presence_penalty:
-            penalties = (1.0, sampling.frequency_penalty, sampling.presence_penalty)
-            steps.append(
-                library.llama_sampler_init_penalties(
-                    self.vocabulary_size, max(1, output_limit), *penalties
-                )
-            )
-        if temperature <= 0:
-            steps.append(library.llama_sampler_init_greedy())
-        else:
-            seed = _RANDOM_SEED if sampling.seed is None else sampling.seed % _RANDOM_SEED
-            steps.append(library.llama_sampler_init_temp(temperature))
-            steps.append(library.llama_sampler_init_top_p(top_p, 1))
-            steps.append(library.llama_sampler_init_dist(seed))
-        for step in steps:
-            library.llama_sampler_chain_add(chain, step)
-        return chain
+    def sampler(self, stream: Stream) -> Sampler:
+        """For one stream, which closes it."""
+        chain = chain_of(
+            self._library,
+            self._settings,
+            self.vocabulary_size,
+            stream.sampling,
+            stream.output_limit,
+        )
+        return Sampler(
+            self._library,
+            chain,
+            self.vocabulary_size,
+            self.piece,
+            stream.guide,
+            stream.logprobs,
+            # All slots together leave half of a step to prompts.
+            max(0, self._settings.batch_tokens // (2 * self._settings.slots) - 1),
+        )
 
-    def free_sampler(self, chain: int) -> None:
-        self._library.llama_sampler_free(chain)
+    def sample(self, sampler: Sampler, feed_index: int) -> Sampled:
+        """The next token after feed number `feed_index` of the last step. Raises GuideFailed."""
+        assert self._context is not None, "a closed context samples nothing"
+        return sampler.sample(self._context, self._batch.last_rows[feed_index])
 
-    def sample(self, chain: int, feed_index: int) -> int:
-        """The next token after feed number `feed_index` of the last step."""
-        row = self._batch.last_rows[feed_index]
-        token: int = self._library.llama_sampler_sample(chain, self._context, row)
-        return token
+    def grammars(self) -> Grammars:
+        """Grammars over this model's vocabulary."""
+        pieces, special = [], []
+        for token in range(self.vocabulary_size):
+            shown = self._piece(token, 64, special=True)
+            pieces.append(shown)
+            spoken = self._settings.render_control and shown in _TAGS
+            if shown and not spoken and not self._piece(token, 64, special=False):
+                special.append(token)
+        terminal = self._library.llama_vocab_eot(self._vocabulary)
+        # The library takes the end of a document for the end of a turn where both are known.
+        if terminal < 0 or pieces[terminal] == b"<|endoftext|>":
+            terminal = self._library.llama_vocab_eos(self._vocabulary)
+        return Grammars(Vocabulary(pieces, special, terminal, self._encode))
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self.tokenize(text, parse_special=False))
 
     def is_terminal(self, token: int) -> bool:
         """Does `token` end an answer?"""
@@ -104,7 +114,8 @@ class LlamaContext:
         """The bytes of `token`; of a control token only with `render_control`."""
         known = self._pieces.get(token)
         if known is None:
-            known = self._pieces[token] = self._piece(token, 64)
+            special = self._settings.render_control
+            known = self._pieces[token] = self._piece(token, 64, special=special)
         return known
 
     def truncate(self, sequence: int, keep: int) -> bool:
@@ -151,12 +162,12 @@ class LlamaContext:
             raise ContextFailed(f"llama_tokenize returned {count} for {len(raw)} bytes")
         return array("I", tokens[:count])
 
-    def _piece(self, token: int, size: int) -> bytes:
+    def _piece(self, token: int, size: int, *, special: bool) -> bytes:
         buffer = ctypes.create_string_buffer(size)
         length = self._library.llama_token_to_piece(
-            self._vocabulary, token, buffer, size, 0, self._settings.render_control
+            self._vocabulary, token, buffer, size, 0, special
         )
-        return buffer.raw[:length] if length >= 0 else self._piece(token, -length)
+        return buffer.raw[:length] if length >= 0 else self._piece(token, -length, special=special)
 
     def _load(self, path: Path) -> None:
         library, settings = self._library, self._settings

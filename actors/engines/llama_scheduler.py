@@ -10,11 +10,12 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
+from turnwire.actors.engines.llama_grammar import GuideFailed
 from turnwire.actors.engines.llama_slots import Placement, Slot, SlotTable, Snapshot
-from turnwire.actors.engines.llama_stream import Feed, Stream, plan_step
-from turnwire.pipelines.messages import EngineEvent, GenerationFinished, Sampling
+from turnwire.actors.engines.llama_stream import Feed, Sampled, Stream, plan_step
+from turnwire.pipelines.messages import EngineEvent, GenerationFinished
 from turnwire.pipelines.protocol.errors import ApiError, Internal, Overloaded
 
 log = logging.getLogger(__name__)
@@ -24,13 +25,21 @@ class ContextFailed(Exception):
     """The model refused or failed a call: what it holds of the sequences at hand is unknown."""
 
 
-class Context(Protocol):
+class Closes(Protocol):
+    """A sampler, as far as the scheduler knows it."""
+
+    def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=Closes)
+
+
+class Context(Protocol[S]):
     """What the scheduler needs of a model: `LlamaContext`, or a scripted one in tests."""
 
     def decode(self, feeds: list[Feed]) -> None: ...
-    def sampler(self, sampling: Sampling, output_limit: int) -> int: ...
-    def free_sampler(self, chain: int) -> None: ...
-    def sample(self, chain: int, feed_index: int) -> int: ...
+    def sampler(self, stream: Stream) -> S: ...
+    def sample(self, sampler: S, feed_index: int) -> Sampled: ...
     def is_terminal(self, token: int) -> bool: ...
     def piece(self, token: int) -> bytes: ...
     def truncate(self, sequence: int, keep: int) -> bool: ...
@@ -49,12 +58,12 @@ class Delivery:
     error: ApiError | None = None
 
 
-class Scheduler:
+class Scheduler(Generic[S]):
     """Owns the streams from `submit` to their last delivery."""
 
     def __init__(
         self,
-        context: Context,
+        context: Context[S],
         table: SlotTable,
         batch_tokens: int,
         surviving_warm_ups: int,
@@ -70,7 +79,7 @@ class Scheduler:
         self._stopping = False
         self._waiting: list[Stream] = []
         self._running: list[Stream] = []
-        self._samplers: dict[Stream, int] = {}
+        self._samplers: dict[Stream, S] = {}
         self._news: list[Delivery] = []
 
     def submit(self, stream: Stream) -> None:
@@ -132,19 +141,33 @@ class Scheduler:
     def _advance(self, index: int, feed: Feed) -> None:
         stream = feed.stream
         events: list[EngineEvent] = []
-        if stream.next_id is None:
+        if not stream.next_ids:
             if stream.unevaluated:
                 return
             events += stream.prompt_evaluated()
         if feed.wants_output:
-            token = self._context.sample(self._samplers[stream], index)
-            terminal = self._context.is_terminal(token)
-            piece = b"" if terminal else self._context.piece(token)
-            events += stream.sampled(token, piece, terminal=terminal)
+            try:
+                sampled = self._context.sample(self._samplers[stream], index)
+            except GuideFailed as error:
+                log.warning("llama.grammar_failed: %s", error)
+                self._end(stream, events, Internal("the answer could not be kept to its grammar"))
+                return
+            events += self._produced(stream, sampled)
         if events and isinstance(events[-1], GenerationFinished):
             self._end(stream, events)
         elif events:
             self._news.append(Delivery(stream, events))
+
+    def _produced(self, stream: Stream, sampled: Sampled) -> list[EngineEvent]:
+        token = sampled.token
+        terminal = self._context.is_terminal(token)
+        piece = b"" if terminal else self._context.piece(token)
+        events = stream.sampled(token, piece, terminal=terminal, logprob=sampled.logprob)
+        for forced in sampled.forced:
+            if events and isinstance(events[-1], GenerationFinished):
+                break
+            events += stream.forced(forced, self._context.piece(forced))
+        return events
 
     def _drop_cancelled(self) -> None:
         survivors = 0
@@ -192,7 +215,7 @@ class Scheduler:
         self._table.take(slot, stream.tenant)
         stream.placed(slot, self._prepare(slot, source, keep))
         if not stream.warm_up:
-            self._samplers[stream] = self._context.sampler(stream.sampling, stream.output_limit)
+            self._samplers[stream] = self._context.sampler(stream)
 
     def _prepare(self, slot: Slot, source: Snapshot | None, keep: int) -> int:
         """Returns how many tokens the slot really keeps."""
@@ -240,9 +263,9 @@ class Scheduler:
                 streams.remove(stream)
         if stream.slot is not None:
             self._table.release(stream.slot)
-        chain = self._samplers.pop(stream, None)
-        if chain is not None:
-            self._context.free_sampler(chain)
+        sampler = self._samplers.pop(stream, None)
+        if sampler is not None:
+            sampler.close()
         self._news.append(Delivery(stream, events or [], ended=True, error=error))
 
     def _fail_running(self, error: ApiError) -> None:

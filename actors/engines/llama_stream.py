@@ -2,19 +2,31 @@
 
 import codecs
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from turnwire.actors.engines.llama_grammar import Guide
 from turnwire.actors.engines.llama_slots import Ids, Slot, no_ids
 from turnwire.pipelines.messages import (
     Counts,
     EngineEvent,
     Finish,
     GenerationFinished,
+    Json,
     PromptEvaluated,
     Sampling,
     TextProduced,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A chosen token, with its log probability as the API writes it, if it is wanted."""
+
+    token: int
+    logprob: Json = b""
+    forced: Sequence[int] = ()
+    """What has to follow it by the grammar: there is nothing to choose."""
 
 
 @dataclass(eq=False)
@@ -29,12 +41,17 @@ class Stream:
     output_limit: int
     sampling: Sampling = field(default_factory=Sampling)
     warm_up: bool = False
+    guide: Guide | None = None
+    """Holds the answer to its grammar."""
+    logprobs: int | None = None
     cancelled: bool = False
     slot: Slot | None = None
-    next_id: int | None = None
-    """The sampled id that is not evaluated yet."""
+    next_ids: Ids = field(default_factory=no_ids)
+    """Ids of the answer that are not evaluated yet: the last sampled one, and what it forces."""
     counts: Counts = field(default_factory=Counts)
     _unreported: Ids = field(default_factory=no_ids)
+    _unsaid: list[Json] = field(default_factory=list)
+    """Log probabilities of tokens without text yet."""
     _decoder: codecs.IncrementalDecoder = field(
         default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
     )
@@ -58,14 +75,26 @@ class Stream:
             return [*events, GenerationFinished("length", self.counts)]
         return events
 
-    def sampled(self, token: int, piece: bytes, *, terminal: bool) -> list[EngineEvent]:
+    def sampled(
+        self, token: int, piece: bytes, *, terminal: bool, logprob: Json = b""
+    ) -> list[EngineEvent]:
         """`token` was chosen; `piece` are its bytes. Text comes out in whole characters."""
+        self.next_ids = no_ids()
+        if logprob and not terminal:
+            self._unsaid.append(logprob)
+        return self._added(token, piece, terminal=terminal)
+
+    def forced(self, token: int, piece: bytes) -> list[EngineEvent]:
+        """`token` follows the one before without a choice."""
+        return self._added(token, piece, terminal=False)
+
+    def _added(self, token: int, piece: bytes, *, terminal: bool) -> list[EngineEvent]:
         self._unreported.append(token)
         counts = self.counts
         self.counts = Counts(counts.input_tokens, counts.cached_tokens, counts.output_tokens + 1)
         if terminal:
             return self._finished("stop")
-        self.next_id = token
+        self.next_ids.append(token)
         events: list[EngineEvent] = []
         if text := self._decoder.decode(piece):
             events.append(self._produced(text))
@@ -84,7 +113,8 @@ class Stream:
 
     def _produced(self, text: str) -> TextProduced:
         ids, self._unreported = self._unreported, no_ids()
-        return TextProduced(text, self.counts, ids.tobytes())
+        logprobs, self._unsaid = b",".join(self._unsaid), []
+        return TextProduced(text, self.counts, ids.tobytes(), logprobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +128,19 @@ class Feed:
 
 
 def plan_step(streams: list[Stream], batch_tokens: int) -> list[Feed]:
-    """What the next step evaluates: one token for each stream that decodes, and pieces of prompts.
+    """What the next step evaluates: `next_ids` of streams that decode, and pieces of prompts.
 
     While anything decodes, prompts get half of the step, shared evenly, so that neither a long
     prompt nor many of them hold the others up.
     """
     feeds = [
-        Feed(stream, slot, array("I", [stream.next_id]), True)
-        for stream, slot in _running(streams, lambda stream: stream.next_id is not None)
-        if stream.next_id is not None
+        Feed(stream, slot, array("I", stream.next_ids), True)
+        for stream, slot in _running(streams, lambda stream: len(stream.next_ids) > 0)
     ]
     prefills = _running(streams, lambda stream: stream.unevaluated > 0)
     prefills.sort(key=lambda pair: pair[0].unevaluated)
     budget = batch_tokens // 2 if feeds else batch_tokens
-    budget = min(budget, batch_tokens - len(feeds))
+    budget = min(budget, batch_tokens - sum(len(feed.tokens) for feed in feeds))
     for position, (stream, slot) in enumerate(prefills):
         share = min(stream.unevaluated, max(1, budget // (len(prefills) - position)))
         if share > budget:
@@ -134,7 +163,10 @@ def merged(events: list[EngineEvent]) -> list[EngineEvent]:
     for event in events:
         last = out[-1] if out else None
         if isinstance(event, TextProduced) and isinstance(last, TextProduced):
-            out[-1] = TextProduced(last.text + event.text, event.counts, last.ids + event.ids)
+            logprobs = b",".join(filter(None, (last.logprobs, event.logprobs)))
+            out[-1] = TextProduced(
+                last.text + event.text, event.counts, last.ids + event.ids, logprobs
+            )
         else:
             out.append(event)
     return out

@@ -25,6 +25,7 @@ from turnwire.actors.engines.simulated_steering import Failure, Profile, Steerin
 from turnwire.actors.engines.simulated_ticker import Clock, Ticker
 from turnwire.pipelines.config import ModelSettings
 from turnwire.pipelines.messages import (
+    CountPrompt,
     Counts,
     EngineEvent,
     Form,
@@ -93,6 +94,12 @@ class SimulatedEngine:
     def check(self) -> None:
         """There is no thread that could die."""
 
+    def count(self, command: CountPrompt) -> int:
+        placed = self._prompts.place(command.prompt, command.tenant)
+        if placed is None:
+            raise InvalidRequest("only whole prompts are counted")
+        return placed.held.tokens
+
     async def generate(self, command: Generate) -> AsyncGenerator[list[EngineEvent], None]:
         prompt, facts = command.prompt, command.facts
         if not isinstance(prompt, ItemPrompt):
@@ -105,7 +112,8 @@ class SimulatedEngine:
             if placed is None:
                 yield [PrefixMissing()]
                 return
-            playback = _playback(command, placed, steering, model)
+            agent_turns = self._settings.simulated.agent_tool_turns if model.name == AGENT else 0
+            playback = _playback(command, placed, steering, model, agent_turns)
             with self._evaluation(command, placed, steering) as pace:
                 while not playback.finished:
                     if playback.failing:
@@ -173,7 +181,9 @@ class SimulatedEngine:
                 assert_never(failure.name)
 
 
-def _playback(command: Generate, placed: Placed, steering: Steering, model: Model) -> Playback:
+def _playback(
+    command: Generate, placed: Placed, steering: Steering, model: Model, agent_turns: int
+) -> Playback:
     facts, held = command.facts, placed.held
     room = model.context_window - held.tokens
     if room < 0:
@@ -182,9 +192,8 @@ def _playback(command: Generate, placed: Placed, steering: Steering, model: Mode
     if command.warm_up:
         written = Script((), "stop", steering.failure)
     else:
-        agent = model.name == AGENT
         key = command.prompt.key
-        written = script(Question(key, placed.head, held.items, facts, steering, agent))
+        written = script(Question(key, placed.head, held.items, facts, steering, agent_turns))
     counts = Counts(held.tokens, placed.cached_tokens)
     return Playback(written, counts, min(facts.max_output_tokens, room))
 

@@ -147,13 +147,15 @@ def _texts(item: Mapping[str, Any]) -> Iterator[str]:
         value = item.get(name)
         if isinstance(value, str):
             yield value
-        elif isinstance(value, list):
-            for part in value:
-                yield from (part[k] for k in ("text", "refusal") if isinstance(part.get(k), str))
+        for part in _parts(value):
+            yield from (part[k] for k in ("text", "refusal") if isinstance(part.get(k), str))
 
 
 def _images(item: Mapping[str, Any]) -> int:
-    parts = item.get("content") or item.get("output")
-    if not isinstance(parts, list):
-        return 0
+    parts = _parts(item.get("content") or item.get("output"))
     return IMAGE_TOKENS * sum(part.get("type") in ("input_image", "input_file") for part in parts)
+
+
+def _parts(value: object) -> list[dict[str, Any]]:
+    """Items of kinds nobody here knows are passed on, whatever is in them."""
+    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []

@@ -27,7 +27,6 @@ from turnwire.pipelines.messages import Facts, Finish
 from turnwire.pipelines.protocol.errors import InvalidRequest
 
 DEFAULT_OUTPUT_TOKENS: Final = 64
-AGENT_TOOL_TURNS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +73,12 @@ class Question:
     items: Items
     facts: Facts
     steering: Steering
-    agent: bool = False
-    """Play a coding agent where a shell is offered."""
+    agent_tool_turns: int = 0
+    """Not 0: play a coding agent where a shell is offered, which runs so many commands."""
+
+    @property
+    def agent(self) -> bool:
+        return self.agent_tool_turns > 0
 
 
 def script(question: Question) -> Script:
@@ -95,7 +98,7 @@ def _calls(question: Question) -> bool:
         return False
     turns = question.steering.tool_turns
     if turns is None:
-        turns = AGENT_TOOL_TURNS if question.agent else 1
+        turns = question.agent_tool_turns or 1
     return question.items.outputs < turns
 
 

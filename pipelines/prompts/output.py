@@ -1,8 +1,13 @@
 """From what a token engine sampled to text, reasoning and calls, as its format marks them."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from turnwire.pipelines.messages import EngineEvent, Model
+from turnwire.pipelines.prompts.harmony_output import HarmonyOutput
+from turnwire.pipelines.prompts.hermes_output import HermesOutput
+from turnwire.pipelines.prompts.llama3_output import Llama3Output
+from turnwire.pipelines.prompts.thinking_output import ThinkingOutput
 from turnwire.pipelines.protocol.errors import Internal
 
 Piece = EngineEvent
@@ -19,6 +24,10 @@ class OutputParser(Protocol):
         """What was held back, as text: nothing more comes."""
 
 
+CallIds = Callable[[int], str]
+"""The id of a call, by its number in the answer."""
+
+
 class PlainOutput:
     """Everything is the text of a message, or the engine has told its parts apart already."""
 
@@ -29,12 +38,34 @@ class PlainOutput:
         return []
 
 
-PARSERS: dict[str, type[PlainOutput]] = {"": PlainOutput, "chatml": PlainOutput}
-"""By prompt format; empty: models of the form `items`."""
+CALL_PARSERS: dict[str, Callable[[CallIds], OutputParser]] = {
+    "chatml": HermesOutput,
+    "gemma": HermesOutput,
+    "hermes": HermesOutput,
+    "jinja": HermesOutput,
+    "llama3": Llama3Output,
+    "qwen3": HermesOutput,
+}
+"""By prompt format: those whose answers are plain text but for calls."""
+
+THINKING = frozenset({"jinja", "qwen3"})
+"""Prompt formats whose answers may begin with a thought."""
+
+SHOWS_CONTROL = frozenset({"harmony", "hermes", "llama3", "qwen3"})
+"""Prompt formats whose parsers need control tokens to be shown in the text."""
 
 
-def output_parser(model: Model) -> OutputParser:
-    """A parser for one answer of that model. Raises Internal."""
-    if model.prompt_format not in PARSERS:
-        raise Internal(f"no prompt format is called {model.prompt_format!r}")
-    return PARSERS[model.prompt_format]()
+def output_parser(model: Model, response_id: str = "", *, calls: bool = True) -> OutputParser:
+    """A parser for one answer of that model. `calls`: may there be any? Raises Internal."""
+    name = model.prompt_format
+    suffix = response_id.partition("_")[2]
+
+    def call_id(index: int) -> str:
+        return f"call_{suffix}{index:02x}"
+
+    if name == "harmony":
+        return HarmonyOutput(call_id)
+    if name and name not in CALL_PARSERS:
+        raise Internal(f"no prompt format is called {name!r}")
+    rest = CALL_PARSERS[name](call_id) if name and calls else PlainOutput()
+    return ThinkingOutput(rest) if name in THINKING else rest

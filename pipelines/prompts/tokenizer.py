@@ -26,14 +26,29 @@ class Tokenizer(Protocol):
     def special(self, name: str) -> int:
         """The id of a control marker. Raises Internal when the vocabulary has none of that name."""
 
+    def find(self, name: str) -> int | None:
+        """The same, or None."""
+
+    def markers(self, *others: str) -> dict[str, int]:
+        """All control markers, those of `others` among them that the vocabulary has."""
+
+
+BUNDLED = "splintr:"
+"""Before the name of a vocabulary that ships with the tokenizer library, in place of a path."""
+
 
 class VocabularyTokenizer:
-    """A tokenizer.json."""
+    """A tokenizer.json, or a vocabulary that ships with the library."""
 
     def __init__(self, path: str) -> None:
+        bundled = path.removeprefix(BUNDLED)
         try:
             # Any: the library has no types.
-            self._vocabulary: Any = splintr.from_json(path)
+            self._vocabulary: Any = (
+                splintr.from_json(path)
+                if bundled == path
+                else splintr.Tokenizer.from_pretrained(bundled)
+            )
         except (OSError, ValueError) as error:
             raise Internal("the model's tokenizer cannot be loaded") from error
         if self._vocabulary.encode_ordinary(""):
@@ -48,10 +63,24 @@ class VocabularyTokenizer:
         )
 
     def special(self, name: str) -> int:
-        found = self._vocabulary.special_token_id(name)
+        found = self.find(name)
         if found is None:
             raise Internal(f"the model's tokenizer has no {name}")
-        return int(found)
+        return found
+
+    def find(self, name: str) -> int | None:
+        found = self._vocabulary.special_token_id(name)
+        if found is not None:
+            return int(found)
+        # Some vocabularies read markers that they do not list.
+        ids = self._vocabulary.encode(name)
+        is_marker = len(ids) == 1 and self._vocabulary.encode_ordinary(name) != ids
+        return int(ids[0]) if is_marker else None
+
+    def markers(self, *others: str) -> dict[str, int]:
+        listed = dict(self._vocabulary.special_tokens())
+        found = {name: self.find(name) for name in others if name and name not in listed}
+        return listed | {name: id for name, id in found.items() if id is not None}
 
 
 def pieces(text: str, characters: int = _CHUNK_CHARACTERS) -> list[str]:

@@ -7,17 +7,21 @@ quotes its value.
 import hashlib
 import re
 from collections.abc import Callable
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, get_args
 
 import msgspec
+import orjson
 from msgspec import Meta, Raw
 
+from turnwire.pipelines.messages import Json
 from turnwire.pipelines.protocol.errors import InvalidRequest, InvalidStreamId
 
 T = TypeVar("T")
 
 NULL = Raw(b"null")
 
+_DEEPER = b"[" * 8, b"]" * 8
+"""What is kept becomes part of events and of other documents."""
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 _PLACE = re.compile(r" - at (?:`key` in )?`(\$[^`]*)`\Z")
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
@@ -50,15 +54,44 @@ class CacheOptions(msgspec.Struct, frozen=True):
 class ContextRule(msgspec.Struct, frozen=True):
     """One entry of `context_management`."""
 
-    type: str
+    type: Literal["compaction"]
     compact_threshold: Annotated[int, Meta(ge=1000)] | None = None
 
 
-class Reasoning(msgspec.Struct, frozen=True):
-    """`reasoning`, as it is repeated in the response."""
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Summary = Literal["auto", "concise", "detailed"]
+ReasoningContext = Literal["auto", "current_turn", "all_turns"]
+Tier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
+Truncation = Literal["auto", "disabled"]
+Verbosity = Literal["low", "medium", "high"]
+FormatKind = Literal["text", "json_object", "json_schema"]
+ChoiceMode = Literal["auto", "required"]
 
-    effort: str | None = None
-    summary: str | None = None
+_ALLOWED: dict[str, tuple[str, ...]] = {
+    "context_management.type": ("compaction",),
+    "reasoning.context": get_args(ReasoningContext),
+    "reasoning.effort": get_args(Effort),
+    "reasoning.generate_summary": get_args(Summary),
+    "reasoning.summary": get_args(Summary),
+    "service_tier": get_args(Tier),
+    "text.format.type": get_args(FormatKind),
+    "text.verbosity": get_args(Verbosity),
+    "tool_choice.mode": get_args(ChoiceMode),
+    "tools.format.syntax": ("lark", "regex"),
+    "tools.format.type": ("text", "grammar"),
+    "truncation": get_args(Truncation),
+}
+"""What a refusal says is allowed: the decoder does not say it."""
+
+
+class ReasoningOptions(msgspec.Struct, frozen=True):
+    """`reasoning` of a request."""
+
+    effort: Effort | None = None
+    summary: Summary | None = None
+    generate_summary: Summary | None = None
+    context: ReasoningContext | None = None
+    mode: str | None = None
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -76,18 +109,20 @@ class Body(msgspec.Struct, frozen=True):
     stream: Raw = NULL
     background: bool | None = None
     include: list[str] | None = None
-    reasoning: Reasoning | None = None
+    reasoning: ReasoningOptions | None = None
     text: Raw = NULL
     max_output_tokens: Positive | None = None
     max_tool_calls: Positive | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    """Not OpenAI's: it makes an answer repeatable where the engine can."""
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    truncation: Literal["auto", "disabled"] | None = None
+    truncation: Truncation | None = None
     metadata: Metadata | None = None
-    service_tier: str | None = None
+    service_tier: Tier | None = None
     prompt_cache_key: str | None = None
     prompt_cache_options: CacheOptions | None = None
     safety_identifier: str | None = None
@@ -158,6 +193,19 @@ def read(decode: Callable[..., T], data: Raw | bytes | str, at: str = "") -> T:
         raise InvalidRequest("The request is nested too deeply.", at or None) from None
 
 
+def check_portable(raw: Raw | Json, at: str) -> None:
+    """Refuse what would be read here and nowhere else: it is passed on as it is.
+
+    Legal JSON may have numbers beyond what fits a double, and be nested without a limit.
+    """
+    try:
+        orjson.loads(_DEEPER[0] + bytes(raw) + _DEEPER[1])
+    except orjson.JSONDecodeError:
+        raise InvalidRequest(
+            f"Invalid '{at}': it is nested too deeply, or a number in it is too large.", at
+        ) from None
+
+
 def opening(raw: Raw) -> bytes:
     """The first byte of a value: it tells strings, lists and objects apart."""
     return bytes(memoryview(raw)[:1])
@@ -176,11 +224,16 @@ def _refusal(complaint: str, at: str) -> InvalidRequest:
         path += f".{missing.group(1)}"
         reason = "it is required"
     elif reason.startswith("Invalid enum value"):
-        reason = "this value is not one of those allowed"
+        reason = _choice(at + path)
     param = (at + path).lstrip(".") or None
     if param is None:
         return InvalidRequest("The request must be a JSON object.")
     return InvalidRequest(f"Invalid '{param}': {_plain(reason)}.", param)
+
+
+def _choice(path: str) -> str:
+    allowed = _ALLOWED[re.sub(r"\[\d+\]", "", path).lstrip(".")]
+    return f"expected one of {', '.join(allowed)}"
 
 
 def _plain(reason: str) -> str:

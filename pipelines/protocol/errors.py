@@ -13,6 +13,8 @@
     ├── InvalidApiKey (401)
     ├── Forbidden (403)
     ├── NotFound (404)
+    │   └── NoSuchModel
+    ├── MethodNotAllowed (405)
     ├── UpgradeRequired (426)
     ├── RateLimitExceeded (429)
     ├── Overloaded (503)
@@ -123,6 +125,20 @@ class NotFound(ApiError):
     status = 404
     type = "invalid_request_error"
     code = "not_found"
+
+
+class NoSuchModel(NotFound):
+    """Asked for as a page; a turn that names it is refused with ModelNotFound."""
+
+    code = "model_not_found"
+
+
+class MethodNotAllowed(ApiError):
+    """The path is there, but not for that HTTP method."""
+
+    status = 405
+    type = "invalid_request_error"
+    code = "method_not_allowed"
 
 
 class UpgradeRequired(ApiError):

@@ -9,10 +9,11 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from turnwire.pipelines.messages import Json
-from turnwire.pipelines.protocol.codec import opening, read
+from turnwire.pipelines.protocol.codec import check_portable, opening, read
 from turnwire.pipelines.protocol.content import content_text
 from turnwire.pipelines.protocol.errors import InvalidRequest
 from turnwire.pipelines.protocol.ids import RandomBytes, new_id
+from turnwire.pipelines.protocol.tools import flat_name
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -22,6 +23,8 @@ class Message(msgspec.Struct, frozen=True):
     json: Json
     role: str
     text: str
+    phase: str = ""
+    """Of an answer: `commentary` or `final_answer`, where it says so."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -32,6 +35,7 @@ class Call(msgspec.Struct, frozen=True):
     kind: str
     call_id: str
     name: str
+    """As the model knows it: with the namespace of the function, if it has one."""
     arguments: str
 
 
@@ -43,6 +47,8 @@ class CallOutput(msgspec.Struct, frozen=True):
     kind: str
     call_id: str
     text: str
+    name: str = ""
+    """Of the call, where a prompt format wants it."""
 
 
 class Reasoning(msgspec.Struct, frozen=True):
@@ -91,12 +97,14 @@ class _Kind(msgspec.Struct, frozen=True):
 class _Message(msgspec.Struct, frozen=True):
     role: str
     content: Raw
+    phase: Any = None
 
 
 class _FunctionCall(msgspec.Struct, frozen=True):
     call_id: CallId
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     arguments: str
+    namespace: str | None = None
 
 
 class _CustomCall(msgspec.Struct, frozen=True):
@@ -110,6 +118,17 @@ class _Output(msgspec.Struct, frozen=True):
     output: Raw
 
 
+class _Typed(msgspec.Struct, frozen=True):
+    type: str
+    text: str | None = None
+
+
+class _Reasoning(msgspec.Struct, frozen=True):
+    summary: list[_Typed] | None = None
+    content: list[_Typed] | None = None
+    encrypted_content: str | None = None
+
+
 class _Foreign(msgspec.Struct, frozen=True):
     call_id: Any = None
 
@@ -120,6 +139,7 @@ _messages = msgspec.json.Decoder(_Message)
 _function_calls = msgspec.json.Decoder(_FunctionCall)
 _custom_calls = msgspec.json.Decoder(_CustomCall)
 _outputs = msgspec.json.Decoder(_Output)
+_reasoning = msgspec.json.Decoder(_Reasoning)
 _foreign = msgspec.json.Decoder(_Foreign)
 
 
@@ -170,6 +190,11 @@ def role_of(item: Item) -> str:
             return ""
 
 
+def asks(item: Item) -> bool:
+    """Does a person speak in it?"""
+    return isinstance(item, Message) and item.role == "user"
+
+
 def call_of(item: Item) -> str | None:
     """The `call_id` that an item opens, whatever kind of call it is."""
     match item:
@@ -210,6 +235,7 @@ def _item(raw: Raw, random_bytes: RandomBytes, at: str) -> Item | Reference:
         if not wire.id:
             raise InvalidRequest(f"Invalid '{at}.id': it is required.", f"{at}.id")
         return Reference(wire.id)
+    check_portable(raw, at)
     item_id = wire.id or new_id(_PREFIX.get(kind, "item"), random_bytes)
     json = _complete(bytes(raw), wire, kind, item_id)
     match kind:
@@ -217,7 +243,8 @@ def _item(raw: Raw, random_bytes: RandomBytes, at: str) -> Item | Reference:
             return _message(raw, item_id, json, at)
         case "function_call":
             call = read(_function_calls.decode, raw, at)
-            return Call(item_id, json, kind, call.call_id, call.name, call.arguments)
+            name = flat_name(call.namespace, call.name) if call.namespace else call.name
+            return Call(item_id, json, kind, call.call_id, name, call.arguments)
         case "custom_tool_call":
             custom = read(_custom_calls.decode, raw, at)
             return Call(item_id, json, kind, custom.call_id, custom.name, custom.input)
@@ -226,6 +253,7 @@ def _item(raw: Raw, random_bytes: RandomBytes, at: str) -> Item | Reference:
             text = content_text(output.output, f"{at}.output")
             return CallOutput(item_id, json, kind, output.call_id, text)
         case "reasoning":
+            read(_reasoning.decode, raw, at)
             return Reasoning(item_id, json)
         case _:
             call_id = read(_foreign.decode, raw, at).call_id
@@ -239,7 +267,8 @@ def _message(raw: Raw, item_id: str, json: Json, at: str) -> Message:
             f"Invalid '{at}.role': expected one of {', '.join(_ROLES)}.", f"{at}.role"
         )
     text = content_text(message.content, f"{at}.content")
-    return Message(item_id, json, message.role, text)
+    phase = message.phase if isinstance(message.phase, str) else ""
+    return Message(item_id, json, message.role, text, phase)
 
 
 def _complete(raw: Json, wire: _Kind, kind: str, item_id: str) -> Json:

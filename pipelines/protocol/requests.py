@@ -6,22 +6,38 @@ import msgspec
 from msgspec import Raw
 
 from turnwire.pipelines.messages import Json, Sampling
-from turnwire.pipelines.protocol.codec import Body, Reasoning, decode_body, read
+from turnwire.pipelines.protocol.codec import (
+    Body,
+    FormatKind,
+    Summary,
+    Verbosity,
+    check_portable,
+    decode_body,
+    read,
+)
 from turnwire.pipelines.protocol.errors import InvalidRequest
 from turnwire.pipelines.protocol.ids import RandomBytes
 from turnwire.pipelines.protocol.items import Item, Reference, characters, parse_input
+from turnwire.pipelines.protocol.tool_choice import parse_tool_choice
 from turnwire.pipelines.protocol.tools import (
     Instructions,
+    Name,
     Parsed,
     Tools,
     parse_instructions,
-    parse_tool_choice,
     parse_tools,
 )
 
 Transport = Literal["websocket", "http"]
 
 PLAIN_TEXT = b'{"type":"text"}'
+
+
+class Reasoning(msgspec.Struct, frozen=True):
+    """`reasoning`, as it is repeated in the response."""
+
+    effort: str | None = None
+    summary: Summary | None = None
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -48,20 +64,21 @@ class Request(msgspec.Struct, frozen=True):
     generate: bool
     store: bool
     stream: bool
-    background: bool
     prompt_cache_key: str | None
     safety_identifier: str | None
     user: str | None
 
 
 class _Format(msgspec.Struct, frozen=True):
-    type: Literal["text", "json_object", "json_schema"]
-    name: str | None = None
+    type: FormatKind
+    name: Name | None = None
     schema: dict[str, object] | None = None
+    description: str | None = None
+    strict: bool | None = None
 
 
 _texts = msgspec.json.Decoder(dict[str, Raw])
-_verbosities = msgspec.json.Decoder(Literal["low", "medium", "high"] | None)
+_verbosities = msgspec.json.Decoder(Verbosity | None)
 _formats = msgspec.json.Decoder(_Format)
 _booleans = msgspec.json.Decoder(bool | None)
 
@@ -79,7 +96,7 @@ class RequestParser:
         """Raises InvalidRequest that names the field at fault."""
         body = decode_body(frame)
         model = _model(body)
-        _refuse_unservable(body, transport)
+        _refuse_unservable(body)
         items = parse_input(body.input, self._random_bytes)
         self._check_size(items)
         tools = self._tools.get(body.tools)
@@ -93,12 +110,13 @@ class RequestParser:
             tool_choice=parse_tool_choice(bytes(body.tool_choice), tools),
             text=text,
             text_format=text_format,
-            reasoning=body.reasoning or Reasoning(),
+            reasoning=_reasoning(body),
             sampling=Sampling(
                 body.temperature,
                 body.top_p,
                 body.presence_penalty or 0.0,
                 body.frequency_penalty or 0.0,
+                body.seed,
             ),
             max_output_tokens=body.max_output_tokens,
             max_tool_calls=body.max_tool_calls,
@@ -111,20 +129,21 @@ class RequestParser:
             store=body.store is not False,
             # On the socket clients send any value, although it means nothing there.
             stream=transport == "http" and bool(read(_booleans.decode, body.stream, "stream")),
-            background=bool(body.background),
             prompt_cache_key=body.prompt_cache_key,
             safety_identifier=body.safety_identifier,
             user=body.user,
         )
 
     def _check_size(self, items: tuple[Item | Reference, ...]) -> None:
-        size = sum(characters(item) for item in items if not isinstance(item, Reference))
-        if size > self._max_input_characters:
-            raise InvalidRequest(
-                f"Invalid 'input': it has {size} characters, more than the "
-                f"{self._max_input_characters} allowed.",
-                "input",
-            )
+        """The API bounds each text, not all of them together."""
+        for index, item in enumerate(items):
+            size = 0 if isinstance(item, Reference) else characters(item)
+            if size > self._max_input_characters:
+                raise InvalidRequest(
+                    f"Invalid 'input[{index}]': it has {size} characters, more than the "
+                    f"{self._max_input_characters} allowed.",
+                    f"input[{index}]",
+                )
 
 
 def _model(body: Body) -> str:
@@ -137,7 +156,7 @@ def _prewarms(body: Body) -> bool:
     return body.prompt_cache_options is not None and body.prompt_cache_options.prewarm is True
 
 
-def _refuse_unservable(body: Body, transport: Transport) -> None:
+def _refuse_unservable(body: Body) -> None:
     """What would change the answer and cannot be done is refused, never left out silently."""
     conversation = bytes(body.conversation) != b"null"
     if conversation and body.previous_response_id is not None:
@@ -153,11 +172,19 @@ def _refuse_unservable(body: Body, transport: Transport) -> None:
         raise InvalidRequest(
             "No prompt templates are kept here: send 'instructions' and 'input'.", "prompt"
         )
-    if body.background and transport == "websocket":
+    if body.background:
         raise InvalidRequest(
-            "'background' is not possible over WebSocket: leave it out, or use HTTP.",
+            "Background responses are not supported: leave 'background' out and keep the "
+            "connection until the response is complete.",
             "background",
         )
+
+
+def _reasoning(body: Body) -> Reasoning:
+    given = body.reasoning
+    if given is None:
+        return Reasoning()
+    return Reasoning(given.effort, given.summary or given.generate_summary)
 
 
 def _text(raw: Json) -> tuple[Json, Json]:
@@ -165,6 +192,7 @@ def _text(raw: Json) -> tuple[Json, Json]:
     if raw == b"null":
         return b'{"format":%b}' % PLAIN_TEXT, PLAIN_TEXT
     members = read(_texts.decode, raw, "text")
+    check_portable(raw, "text")
     verbosity = members.get("verbosity", Raw(b"null"))
     read(_verbosities.decode, verbosity, "text.verbosity")
     text_format = bytes(members.get("format", b"null"))

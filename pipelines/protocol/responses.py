@@ -1,14 +1,16 @@
 """The response object as JSON bytes: what changes is built, what repeats a request is spliced."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import orjson
 
 from turnwire.pipelines.messages import Counts, Json, Prepared
 from turnwire.pipelines.protocol.errors import ApiError
+from turnwire.pipelines.protocol.open_responses import narrowed_members, narrowed_tools
 
-Status = Literal["in_progress", "completed", "incomplete", "failed"]
+Status = Literal["queued", "in_progress", "completed", "incomplete", "failed"]
 
 TRIMMED = b'"instructions":null,"tools":[]'
 
@@ -21,15 +23,23 @@ class Echo:
     members: Json = b""
     tools: Json = b""
     """`instructions` and `tools`, the bulk of it."""
+    namespaced: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Namespace and name of functions that the model is shown under another name."""
+    custom: tuple[str, ...] = ()
+    """Names of custom tools."""
 
 
-def echo_of(prepared: Prepared, known: Echo) -> Echo:
-    """The echo of a prepared turn, whose `Prepare` carried the key of `known`."""
-    members = known.members if prepared.echo is None else prepared.echo
-    tools = prepared.echo_tools
-    if tools is None:
-        tools = known.tools if prepared.echo is None else b""
-    return Echo(prepared.echo_key, members, tools)
+def echo_of(prepared: Prepared, known: Echo, narrow: bool = False) -> Echo:
+    """The echo of a prepared turn, whose `Prepare` carried the key of `known`.
+
+    `narrow`: only what Open Responses has a schema for.
+    """
+    if prepared.echo is None:
+        return Echo(prepared.echo_key, known.members, known.tools, known.namespaced, known.custom)
+    members, tools = prepared.echo, prepared.echo_tools or b""
+    if narrow:
+        members, tools = narrowed_members(members), narrowed_tools(tools)
+    return Echo(prepared.echo_key, members, tools, prepared.namespaced, prepared.custom)
 
 
 def usage_object(counts: Counts) -> Json:

@@ -11,8 +11,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from turnwire.pipelines.messages import Json
-from turnwire.pipelines.protocol.codec import fingerprint, read
-from turnwire.pipelines.protocol.errors import InvalidRequest
+from turnwire.pipelines.protocol.codec import check_portable, fingerprint, read
 
 
 class Instructions(msgspec.Struct, frozen=True):
@@ -31,10 +30,15 @@ class Tools(msgspec.Struct, frozen=True):
     echo: Json
     """The list as the response repeats it: function tools have all five members."""
     shown: Json
-    """The list as the model may see it: function tools only."""
+    """The list as the model may see it: functions, those of namespaces flattened, and custom
+    tools with `parameters` like those of a function of one string."""
     names: frozenset[tuple[str, str]]
     """Kind and name of every named tool."""
     unsupported: int
+    namespaced: dict[str, tuple[str, str]] = {}
+    """Namespace and name of each function that is shown under another name."""
+    custom: tuple[str, ...] = ()
+    """Names of custom tools."""
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -52,17 +56,28 @@ class _Function(msgspec.Struct, frozen=True):
     strict: bool | None = None
 
 
-class _Choice(msgspec.Struct, frozen=True):
-    type: str
-    name: str | None = None
-    mode: Literal["auto", "required"] | None = None
-    tools: list[dict[str, Any]] | None = None
+class _InputFormat(msgspec.Struct, frozen=True):
+    type: Literal["text", "grammar"]
+    syntax: Literal["lark", "regex"] = "lark"
+    definition: str = ""
+
+
+class _Custom(msgspec.Struct, frozen=True):
+    name: Name
+    description: str | None = None
+    format: _InputFormat | None = None
+
+
+class _Namespace(msgspec.Struct, frozen=True):
+    name: Name
+    tools: list[Raw] = []
 
 
 _lists = msgspec.json.Decoder(list[Raw] | None)
 _kinds = msgspec.json.Decoder(_Kind)
 _functions = msgspec.json.Decoder(_Function)
-_choices = msgspec.json.Decoder(_Choice)
+_customs = msgspec.json.Decoder(_Custom)
+_namespaces = msgspec.json.Decoder(_Namespace)
 _texts = msgspec.json.Decoder(str | None)
 
 
@@ -71,18 +86,27 @@ def parse_instructions(raw: Json) -> Instructions:
 
 
 def parse_tools(raw: Json) -> Tools:
-    """Any kind of tool is legal; only functions reach the model."""
+    """Any kind of tool is legal; functions, also in namespaces, and custom ones reach the model."""
     echo: list[dict[str, Any]] = []
     shown: list[dict[str, Any]] = []
     names: set[tuple[str, str]] = set()
+    namespaced: dict[str, tuple[str, str]] = {}
+    unsupported = 0
     tools: list[Raw] | None = read(_lists.decode, raw, "tools")
     for index, tool in enumerate(tools or ()):
         at = f"tools[{index}]"
         kind = read(_kinds.decode, tool, at)
         members = read(msgspec.json.decode, tool, at)
+        check_portable(tool, at)
         if kind.type == "function":
             members = _function(tool, members, at)
             shown.append(members)
+        elif kind.type == "custom" and kind.name is not None:
+            shown.append(_custom(tool, at))
+        elif kind.type == "namespace":
+            unsupported += _flatten(tool, at, shown, namespaced)
+        else:
+            unsupported += 1
         if isinstance(kind.name, str):
             names.add((kind.type, kind.name))
         echo.append(members)
@@ -91,8 +115,60 @@ def parse_tools(raw: Json) -> Tools:
         echo=msgspec.json.encode(echo),
         shown=msgspec.json.encode(shown),
         names=frozenset(names),
-        unsupported=len(echo) - len(shown),
+        unsupported=unsupported,
+        namespaced=namespaced,
+        custom=tuple(tool["name"] for tool in shown if tool["type"] == "custom"),
     )
+
+
+def flat_name(namespace: str, name: str) -> str:
+    """A function of a namespace, as the model knows it."""
+    return f"{namespace}__{name}"
+
+
+def _flatten(
+    tool: Raw, at: str, shown: list[dict[str, Any]], namespaced: dict[str, tuple[str, str]]
+) -> int:
+    """Show the functions of a namespace; how many of its tools are something else."""
+    namespace = read(_namespaces.decode, tool, at)
+    others = 0
+    for index, inner in enumerate(namespace.tools):
+        inside = f"{at}.tools[{index}]"
+        if read(_kinds.decode, inner, inside).type != "function":
+            others += 1
+            continue
+        function = _function(inner, read(msgspec.json.decode, inner, inside), inside)
+        name = flat_name(namespace.name, function["name"])
+        namespaced[name] = namespace.name, function["name"]
+        shown.append(function | {"name": name})
+    return others
+
+
+def _custom(tool: Raw, at: str) -> dict[str, Any]:
+    """A custom tool as models can call it.
+
+    A regex holds its input; any other grammar is told to the model, and nothing more.
+    """
+    custom = read(_customs.decode, tool, at)
+    given: dict[str, Any] = {"type": "string"}
+    said = [custom.description] if custom.description else []
+    if custom.format is not None and custom.format.type == "grammar":
+        if custom.format.syntax == "regex":
+            given["pattern"] = f"^(?:{custom.format.definition})$"
+        said.append(f"The input follows this {custom.format.syntax} grammar:")
+        said.append(custom.format.definition)
+    return {
+        "type": "custom",
+        "name": custom.name,
+        "description": "\n".join(said) or None,
+        "parameters": {
+            "type": "object",
+            "properties": {"input": given},
+            "required": ["input"],
+            "additionalProperties": False,
+        },
+        "strict": True,
+    }
 
 
 def _function(tool: Raw, members: dict[str, Any], at: str) -> dict[str, Any]:
@@ -105,32 +181,6 @@ def _function(tool: Raw, members: dict[str, Any], at: str) -> dict[str, Any]:
         "parameters": function.parameters,
         "strict": function.strict,
     } | members
-
-
-def parse_tool_choice(raw: Json, tools: Tools) -> Json:
-    """`auto`, `none`, `required`, a named tool, `allowed_tools`, or a hosted kind."""
-    if raw == b"null":
-        return b'"auto"'
-    if raw in (b'"auto"', b'"none"', b'"required"'):
-        return raw
-    if raw.startswith(b'"'):
-        raise InvalidRequest(
-            "Invalid 'tool_choice': expected 'auto', 'none', 'required' or an object.",
-            "tool_choice",
-        )
-    choice = read(_choices.decode, raw, "tool_choice")
-    if choice.type in ("function", "custom"):
-        if choice.name is None:
-            raise InvalidRequest("Invalid 'tool_choice.name': it is required.", "tool_choice.name")
-        if (choice.type, choice.name) not in tools.names:
-            raise InvalidRequest(
-                "Invalid 'tool_choice': it names a tool that is not in 'tools'.", "tool_choice"
-            )
-    elif choice.type == "allowed_tools" and (choice.tools is None or choice.mode is None):
-        raise InvalidRequest(
-            "Invalid 'tool_choice': 'allowed_tools' needs 'mode' and 'tools'.", "tool_choice"
-        )
-    return raw
 
 
 class _Keyed(Protocol):

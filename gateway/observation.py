@@ -1,0 +1,91 @@
+"""What an operator sees of turns: each is counted by the client's family, and one line of the log.
+
+Above all how conversations are continued: a client that sends everything again with each turn gets
+right answers, slowly, and nothing else would show it.
+"""
+
+import logging
+
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+
+from turnwire.gateway.caller import Caller
+from turnwire.pipelines.continuity import Setbacks
+from turnwire.pipelines.messages import Continuation, Prepared
+from turnwire.pipelines.protocol.errors import ApiError
+from turnwire.pipelines.turn import Turn
+
+logger = logging.getLogger("turnwire.turn")
+
+
+class Observation:
+    """All turns of one gateway. It lives as long as the gateway."""
+
+    def __init__(self) -> None:
+        self.setbacks = Setbacks()
+        self._registry = CollectorRegistry()
+        self.turns = Counter(
+            "turnwire_turns",
+            "Turns that got a response: how they came (continuation), and how they ended (status).",
+            ("client", "transport", "continuation", "status"),
+            registry=self._registry,
+        )
+        self.refusals = Counter(
+            "turnwire_refusals",
+            "Requests that were answered with an error instead of a response.",
+            ("client", "transport", "code"),
+            registry=self._registry,
+        )
+
+    def text(self) -> bytes:
+        """In the text format of Prometheus."""
+        return generate_latest(self._registry)
+
+    def refused(self, caller: Caller, error: ApiError) -> None:
+        """No response was made. What follows in that conversation follows an error."""
+        self.refusals.labels(caller.family, caller.transport, error.code).inc()
+        self.setback(caller)
+
+    def setback(self, caller: Caller) -> None:
+        if caller.conversation:
+            self.setbacks.add(caller.tenant, caller.conversation)
+
+
+class ObservedTurn:
+    """One turn of a caller: `prepared` if it comes so far, then `ended` once."""
+
+    def __init__(self, observation: Observation, caller: Caller) -> None:
+        self._observation = observation
+        self._caller = caller
+        self._came: Continuation = "new"
+
+    def prepared(self, prepared: Prepared) -> None:
+        caller, setbacks = self._caller, self._observation.setbacks
+        self._came = setbacks.explain(caller.tenant, caller.conversation, prepared.continuation)
+
+    def ended(self, turn: Turn, refusal: ApiError | None) -> None:
+        """`refusal`: why there is no response. With neither, the client left before there was."""
+        caller, usage = self._caller, turn.usage
+        if refusal is not None:
+            self._observation.refused(caller, refusal)
+            logger.info(
+                "turn.refused response_id=%s client=%s transport=%s code=%s",
+                turn.id,
+                caller.family,
+                caller.transport,
+                refusal.code,
+            )
+        elif usage is not None:
+            labels = caller.family, caller.transport, self._came, usage.status
+            self._observation.turns.labels(*labels).inc()
+            if turn.failure is not None:
+                self._observation.setback(caller)
+            logger.info(
+                "turn.ended response_id=%s client=%s transport=%s continuation=%s status=%s "
+                "model=%s input_tokens=%d cached_tokens=%d output_tokens=%d",
+                turn.id,
+                *labels,
+                usage.model,
+                usage.counts.input_tokens,
+                usage.counts.cached_tokens,
+                usage.counts.output_tokens,
+            )

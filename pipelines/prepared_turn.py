@@ -1,0 +1,104 @@
+"""What is said of a turn once its request is understood: facts for engines, the rest for gateways.
+
+Pure functions of a request and the checkpoint made of it.
+"""
+
+from dataclasses import replace
+
+from turnwire.pipelines import messages as m
+from turnwire.pipelines.lineage import Checkpoint, chain_to, unbracketed
+from turnwire.pipelines.new_items import NewItems
+from turnwire.pipelines.prompts.constraint import constraint_of
+from turnwire.pipelines.protocol.echo import echo_of
+from turnwire.pipelines.protocol.errors import ContextLengthExceeded, Internal, InvalidRequest
+from turnwire.pipelines.protocol.items import kept_items
+from turnwire.pipelines.protocol.requests import Request
+
+LOGPROBS = "message.output_text.logprobs"
+
+
+def facts_of(
+    response_id: str, tenant: str, model: m.Model, request: Request, tokens: int
+) -> m.Facts:
+    """Raises ContextLengthExceeded when a prompt of so many tokens leaves no room to answer."""
+    room = model.context_window - tokens
+    if room < 1:
+        raise ContextLengthExceeded(
+            f"This model's context window is {model.context_window} tokens, but the prompt has "
+            f"{tokens} and needs room for an answer. Shorten it; nothing is cut here.",
+            "input",
+        )
+    return m.Facts(
+        response_id=response_id,
+        tenant=tenant,
+        model=model.name,
+        max_output_tokens=min(request.max_output_tokens or model.default_output_tokens, room),
+        sampling=request.sampling,
+        tool_choice=request.tool_choice,
+        text_format=request.text_format,
+        parallel_tool_calls=request.parallel_tool_calls,
+        metadata=request.metadata,
+        grammar=constraint_of(request, model.prompt_format) if model.form == "tokens" else "",
+        logprobs=_logprobs(model, request),
+        calls=request.tools.shown != b"[]" and request.tool_choice != b'"none"',
+    )
+
+
+def _logprobs(model: m.Model, request: Request) -> int | None:
+    """`top_logprobs` alone asks for nothing: it says how many, should they be included."""
+    if LOGPROBS not in request.include:
+        return None
+    if model.form != "tokens":
+        message = "Invalid 'include': this model gives no log probabilities."
+        raise InvalidRequest(message, "include")
+    return request.top_logprobs
+
+
+def prepared_of(
+    command: m.Prepare,
+    request: Request,
+    new: NewItems,
+    turn: Checkpoint,
+    facts: m.Facts,
+    prompt: m.Prompt,
+    came: m.Continuation,
+) -> m.Prepared:
+    echo = echo_of(request)
+    known = echo.key == command.known_echo
+    parent = turn.parent
+    return m.Prepared(
+        facts=facts,
+        prompt=prompt,
+        input_tokens=turn.mark.tokens if turn.mark else 0,
+        echo_key=echo.key,
+        echo=None if known else echo.members,
+        new_text=new.texts,
+        parent_id=request.previous_response_id,
+        generate=request.generate,
+        store=request.store,
+        stream=request.stream,
+        include=request.include,
+        stored_input=b"[%b]" % new.json if request.store else None,
+        stored_context=(
+            chain_to(parent) if request.store and parent is not None and not parent.stored else None
+        ),
+        echo_turn=echo.turn,
+        echo_tools=None if known else echo.tools,
+        foreign_items=new.foreign,
+        unsupported_tools=request.tools.unsupported,
+        continuation=came,
+        namespaced={} if known else request.tools.namespaced,
+        custom=() if known else request.tools.custom,
+    )
+
+
+def answered(turn: Checkpoint, command: m.Commit) -> Checkpoint:
+    """A prepared turn with its answer."""
+    output = unbracketed(command.items)
+    try:
+        context = turn.context.plus(kept_items(output), output)
+    except InvalidRequest as error:
+        raise Internal("the answer of a turn is not a list of items") from error
+    return replace(
+        turn, context=context, output=output, sampled=command.sampled, finish=command.finish
+    )

@@ -1,0 +1,150 @@
+"""Answers of Llama 3: text, or JSON objects that are calls and nothing else.
+
+An object is a call when it has a name and then parameters, and nothing was said before it.
+"""
+
+import json
+import re
+from collections.abc import Callable
+
+from turnwire.pipelines.messages import (
+    CallProduced,
+    Counts,
+    EngineEvent,
+    GenerationFinished,
+    Json,
+    TextProduced,
+)
+from turnwire.pipelines.prompts.call_arguments import ArgumentText
+from turnwire.pipelines.prompts.marked_text import undecided
+from turnwire.pipelines.protocol.errors import Internal
+
+_TAG = "<|python_tag|>"
+_STRING = r'"((?:[^"\\\x00-\x1f]|\\.)*)"'
+_NAME = r'\s*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*' + _STRING
+_HEAD = re.compile(_NAME + r'\s*,\s*"(?:parameters|arguments)"\s*:\s*(?=\S)')
+_FIRST_KEY = re.compile(r"\s*\{\s*" + _STRING)
+_NEXT_KEY = re.compile(_NAME + r"\s*(?:,\s*" + _STRING + r"|\})")
+_OTHER_TYPE = re.compile(r'\s*\{\s*"type"\s*:\s*(?:[^"\s]|"(?!function")[^"]*")')
+_MAX_HEAD_CHARACTERS = 64 * 1024
+
+
+class Llama3Output:
+    """Implements `prompts.output.OutputParser`. `call_id`: the id of a call, by its number."""
+
+    def __init__(self, call_id: Callable[[int], str]) -> None:
+        self._call_id = call_id
+        self._counts = Counts()
+        self._held = ""
+        self._logprobs: list[Json] = []
+        self._reads: Callable[[], bool] = self._read_start
+        self._calls = 0
+        self._name = ""
+        self._arguments = ArgumentText()
+        self._out: list[EngineEvent] = []
+
+    def feed(self, event: EngineEvent) -> list[EngineEvent]:
+        match event:
+            case TextProduced(text, counts, ids, logprobs):
+                self._counts = counts
+                self._held += text
+                self._logprobs += [logprobs] if logprobs else []
+                while self._reads():
+                    pass
+                return self._taken(ids)
+            case GenerationFinished(finish):
+                if self._reads == self._read_arguments and finish in ("stop", "tool_calls"):
+                    self._close_call()
+                return [*self._taken(), event]
+            case _:
+                return [event]
+
+    def finish(self) -> list[EngineEvent]:
+        if self._reads == self._read_start:
+            self._reads = self._read_text
+        if self._reads == self._read_text:
+            self._say()
+        return self._taken()
+
+    def _taken(self, ids: bytes = b"") -> list[EngineEvent]:
+        out, self._out = self._out, []
+        return [TextProduced("", self._counts, ids), *out] if ids else out
+
+    def _read_start(self) -> bool:
+        """Each of these takes what it can from `_held`; True: another one goes on with it."""
+        begun = self._held.lstrip(" \n;" if self._calls else None)
+        if begun.startswith(_TAG):
+            begun = begun[len(_TAG) :]
+            self._held = begun
+        if head := _HEAD.match(begun):
+            self._held = begun[head.end() :]
+            self._logprobs.clear()
+            self._name = json.loads(f'"{head[1]}"')
+            self._arguments = ArgumentText()
+            self._call("")
+            self._reads = self._read_arguments
+            return True
+        if _may_be_call(begun):
+            return False
+        self._reads = self._read_text
+        return True
+
+    def _read_arguments(self) -> bool:
+        piece, self._held = self._arguments.feed(self._held)
+        self._call(piece)
+        if not self._arguments.complete:
+            return False
+        self._close_call()
+        return True
+
+    def _read_rest(self) -> bool:
+        """The end of the object; another call may follow."""
+        end = self._held.find("}")
+        if end < 0:
+            self._held = ""
+            return False
+        self._held = self._held[end + 1 :]
+        self._reads = self._read_start
+        return True
+
+    def _read_text(self) -> bool:
+        self._say()
+        return False
+
+    def _say(self) -> None:
+        text, self._held = self._held, ""
+        if text and not (self._calls and not text.strip(" \n;")):
+            logprobs, self._logprobs = b",".join(self._logprobs), []
+            self._out.append(TextProduced(text, self._counts, b"", logprobs))
+
+    def _close_call(self) -> None:
+        """Raises Internal when the arguments are no JSON and cannot be made so."""
+        if not self._arguments.complete:
+            added = self._arguments.repair()
+            self._call(added or "")
+            self._arguments.feed(added or "")
+        if not self._arguments.valid:
+            raise Internal("The model wrote a call whose arguments are not valid JSON.")
+        self._call("", finished=True)
+        self._calls += 1
+        self._reads = self._read_rest
+
+    def _call(self, arguments: str, *, finished: bool = False) -> None:
+        call_id = self._call_id(self._calls)
+        self._out.append(
+            CallProduced(self._calls, call_id, self._name, arguments, self._counts, finished)
+        )
+
+
+def _may_be_call(begun: str) -> bool:
+    """Can what was written so far still become a call?"""
+    if not begun or undecided(begun, (_TAG,)) == len(begun):
+        return True
+    if not begun.startswith("{") or len(begun) > _MAX_HEAD_CHARACTERS:
+        return False
+    first, following = _FIRST_KEY.match(begun), _NEXT_KEY.match(begun)
+    if first is not None and first[1] not in ("name", "type"):
+        return False
+    if _OTHER_TYPE.match(begun):
+        return False
+    return following is None or following[2] in ("parameters", "arguments")

@@ -1,0 +1,94 @@
+"""The input items of a stored response, a page at a time, as clients list them."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw
+
+from turnwire.pipelines.messages import Json
+from turnwire.pipelines.protocol.errors import InvalidRequest
+
+MAX_PAGE = 100
+DEFAULT_PAGE = 20
+
+_HAVE_STATUS = frozenset(
+    {
+        "message",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+    }
+)
+
+
+class PageQuery(msgspec.Struct, frozen=True):
+    """Which part of a list is asked for."""
+
+    limit: int = DEFAULT_PAGE
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = None
+
+
+class _Named(msgspec.Struct, frozen=True):
+    id: str
+
+
+_lists = msgspec.json.Decoder(list[Raw])
+_named = msgspec.json.Decoder(_Named)
+
+
+def page_query(given: Mapping[str, str]) -> PageQuery:
+    """From the parameters of a URL; others are ignored. Raises InvalidRequest."""
+    limit, order = given.get("limit", str(DEFAULT_PAGE)), given.get("order", "desc")
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_PAGE):
+        raise InvalidRequest(
+            f"Invalid 'limit': expected a whole number from 1 to {MAX_PAGE}.", "limit"
+        )
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("Invalid 'order': expected 'asc' or 'desc'.", "order")
+    return PageQuery(int(limit), "asc" if order == "asc" else "desc", given.get("after"))
+
+
+def item_page(items: Json, query: PageQuery) -> Json:
+    """A list object. `items`: a JSON list of items that have ids, oldest first.
+
+    Raises InvalidRequest for an `after` that is not the id of one of them.
+    """
+    found = [(_named.decode(item).id, item) for item in _lists.decode(items)]
+    if query.order == "desc":
+        found.reverse()
+    begin = 0 if query.after is None else _behind([id for id, _ in found], query.after)
+    page = found[begin : begin + query.limit]
+    return msgspec.json.encode(
+        {
+            "object": "list",
+            "data": [_shown(msgspec.json.decode(item)) for _, item in page],
+            "first_id": page[0][0] if page else None,
+            "last_id": page[-1][0] if page else None,
+            "has_more": begin + len(page) < len(found),
+        }
+    )
+
+
+def _behind(ids: list[str], after: str) -> int:
+    if after not in ids:
+        raise InvalidRequest("Invalid 'after': no item of this response has that id.", "after")
+    return ids.index(after) + 1
+
+
+def _shown(item: dict[str, Any]) -> dict[str, Any]:
+    """Clients know the long form only: content in parts, and a status."""
+    if item["type"] in _HAVE_STATUS:
+        item = {"status": "completed"} | {k: v for k, v in item.items() if v is not None}
+    content = item.get("content")
+    if item["type"] != "message" or content is None:
+        return item
+    kind = "output_text" if item["role"] == "assistant" else "input_text"
+    parts = [{"type": kind, "text": content}] if isinstance(content, str) else content
+    return item | {"content": [_shown_part(part) for part in parts]}
+
+
+def _shown_part(part: dict[str, Any]) -> dict[str, Any]:
+    return {"annotations": []} | part if part["type"] == "output_text" else part
