@@ -12,28 +12,35 @@ UV := uv==0.13.9
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	--no-emit-index-url --no-header --no-annotate pyproject.toml --group model
 SOURCES := actors gateway pipelines cluster tests benchmarks examples src/turnwire/__init__.py
+CLIENTS := build/clients
 ARGS ?=
 
-.PHONY: help run test lint unit system bench lock wheel clean
+.PHONY: help run test lint unit system test-clients bench lock wheel clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
 
 run: $(VENV)/run.stamp ## install what is missing and start a server: make run ARGS="--port 9000"
 	@exec $(BIN)/turnwire serve $(ARGS)
 
-test: lint unit system ## all checks: lint, types, unit tests, then those with a real Ray
+test: lint unit system test-clients ## all checks: lint, types, tests without and with a real Ray
 
 lint: $(VENV)/dev.stamp ## ruff and mypy
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 
-unit: $(VENV)/dev.stamp ## the tests that need no Ray
-	$(BIN)/pytest -q tests/unit $(ARGS)
+unit: $(VENV)/dev.stamp ## the tests that need neither Ray nor a model
+	$(BIN)/pytest -q tests/unit -m "not slow" $(ARGS)
+
+model: $(VENV)/dev.stamp ## the tests of the engine with the real model, and long searches
+	$(BIN)/pytest -q tests/unit -m slow $(ARGS)
 
 system: $(VENV)/dev.stamp ## the tests that start a Ray or a whole server
-	$(BIN)/pytest -q tests --ignore tests/unit $(ARGS)
+	$(BIN)/pytest -q tests --ignore tests/unit --ignore tests/clients $(ARGS)
+
+test-clients: $(VENV)/dev.stamp $(CLIENTS)/npm/stamp $(CLIENTS)/agents/stamp ## Codex and the SDKs, unmodified
+	$(BIN)/pytest -q tests/clients $(ARGS)
 
 bench: $(VENV)/dev.stamp ## every benchmark, one JSON line each
 	@for bench in $$(grep -l "^def main" benchmarks/*.py); do $(BIN)/python $$bench $(ARGS); done
@@ -42,6 +49,8 @@ lock: $(BIN)/python ## pin all dependencies anew, for every Python we support
 	$(BIN)/python -m pip install --quiet $(UV)
 	$(LOCK) --upgrade -o requirements.lock
 	$(LOCK) --upgrade --group dev --extra toxicity -c requirements.lock -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-emit-index-url \
+		--no-header --no-annotate tests/clients/agents.in -o tests/clients/agents.lock
 
 wheel: $(VENV)/dev.stamp ## dist/turnwire-*.whl
 	$(BIN)/python -m build --wheel --quiet
@@ -64,6 +73,20 @@ $(VENV)/%.stamp: pyproject.toml requirements.lock requirements-dev.lock | $(BIN)
 	{ $(BIN)/python -m pip install --quiet $(UV) && \
 	  $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -r $(LOCK_$*) -e .; } || \
 	$(BIN)/python -m pip install --no-deps -r $(LOCK_$*) -e .
+	@touch $@
+
+# No lock file: it would name the registry it was made with. The versions are exact.
+$(CLIENTS)/npm/stamp: tests/clients/npm/package.json
+	@echo "Installing the npm clients"
+	@mkdir -p $(@D) && cp $< $(@D)
+	@cd $(@D) && npm install --no-package-lock --no-audit --no-fund --loglevel=error
+	@touch $@
+
+# An environment of its own: the Agents SDK wants an older websockets than we use.
+$(CLIENTS)/agents/stamp: tests/clients/agents.lock | $(VENV)/dev.stamp
+	@echo "Installing the Agents SDK"
+	@rm -rf $(@D) && $(BIN)/python -m venv --without-pip $(@D)
+	@$(BIN)/python -m pip --python $(@D)/bin/python install -qq --no-deps -r $<
 	@touch $@
 
 LOCK_run := requirements.lock

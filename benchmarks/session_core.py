@@ -64,7 +64,7 @@ def turn(session: Session, number: int) -> int:
     response_id = start.turn.response_id
     session.prepared(response_id)
     stream = ResponseStream(response_id, 1, ECHO, b'"metadata":{}')
-    events = stream.created()
+    events = stream.created() + stream.started()
     for batch in BATCHES:
         events += stream.produced(batch)
     events += stream.produced(END) + stream.closed("stop", 2)

@@ -47,6 +47,7 @@ class Pool:
         self._registration = await self._blocks.enter_async_context(
             Registration(worker, self._actor.secret, routing(), self._actor.load, channel)
         )
+        process.loaded()
 
     async def check_health(self) -> None:
         """Serve asks on this loop: one that is wedged does not answer in time."""
@@ -100,6 +101,7 @@ class Gateway:
         _, node = prepare_replica(place)
         self._parts = GatewayParts(node, place, settings, routing())
         self._address = await self._parts.start()
+        process.loaded()
 
     async def address(self) -> tuple[str, int]:
         return self._address

@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -140,12 +139,18 @@ def _without_monitors() -> Iterator[None]:
     """
     from ray._private import parameter
 
-    full = parameter.RayParams
-    parameter.RayParams = partial(full, no_monitor=True, include_log_monitor=False)
+    class WithoutMonitors(parameter.RayParams):
+        # Any: handed on as it came.
+        def __init__(self, **params: Any) -> None:  # noqa: ANN401
+            super().__init__(**params | {"no_monitor": True, "include_log_monitor": False})
+
+    names = vars(parameter)
+    full = names["RayParams"]
+    names["RayParams"] = WithoutMonitors
     try:
         yield
     finally:
-        parameter.RayParams = full
+        names["RayParams"] = full
 
 
 def _guard_with_token(folder: Folder) -> None:

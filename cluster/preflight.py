@@ -17,6 +17,8 @@ CONNECTION_BYTES = 55 * MIB
 def check(settings: Settings) -> None:
     """Raises SettingsError for the first thing that is in the way."""
     _check_keys(settings)
+    if settings.gateway.replicas > 1 and settings.gateway.port == 0:
+        raise SettingsError("gateway.port: 0 gives each of several replicas another; name one")
     for model in settings.models:
         _check_model(model)
     if settings.ray.address is None:

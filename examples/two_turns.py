@@ -22,6 +22,8 @@ def main() -> None:
                 if event.type in ("response.completed", "response.incomplete"):
                     parent = {"previous_response_id": event.response.id}
                     break
+                if event.type in ("response.failed", "error"):
+                    raise SystemExit(f"the turn failed: {event}")
             print()
 
 

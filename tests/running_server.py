@@ -5,18 +5,23 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from turnwire.cluster import descendants
 
 START_S = 240.0
 END_S = 240.0
+WAIT_S = 60.0
+POLL_S = 0.05
 READY = re.compile(r"URL +(http://\S+)")
 SIMULATED = '[{"name": "simulated", "engine": "simulated", "default_output_tokens": 256}]'
 DEFAULT_MODELS = (
@@ -63,6 +68,16 @@ class RunningServer:
     def ray_folder(self) -> Path:
         """Of the private Ray, as long as the server runs."""
         (found,) = (self.root / "r").glob("tw-*")
+        return found
+
+    def ledger(self) -> dict[str, dict[str, Any]]:
+        """The usage records by response id, each id once."""
+        path = self.root / "data" / "turnwire.db"
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+            database.row_factory = sqlite3.Row
+            rows = [dict(row) for row in database.execute("SELECT * FROM usage_records")]
+        found = {row["response_id"]: row for row in rows}
+        assert len(found) == len(rows), "a turn is in the ledger twice"
         return found
 
     def ray_environment(self) -> dict[str, str]:
@@ -165,6 +180,14 @@ class RunningServer:
         if self.process.stdout is not None:
             self.process.stdout.close()
         shutil.rmtree(self.root, ignore_errors=True)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """For what no event tells of: processes that come and go, rows that are written."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(POLL_S)
 
 
 def command_of(pid: int) -> str:

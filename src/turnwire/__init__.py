@@ -1,1 +1,1 @@
-"""turnwire: the Responses API's WebSocket mode on Ray. The packages are links to the top folders."""
+"""turnwire: the Responses API's WebSocket mode on Ray. Its packages link to the top folders."""

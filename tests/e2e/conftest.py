@@ -18,3 +18,16 @@ def smollm2_server() -> Iterator[RunningServer]:
     """One server with the default models, for tests that want a real one."""
     with RunningServer({"TURNWIRE_MODELS": DEFAULT_MODELS}) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def open_responses_server() -> Iterator[RunningServer]:
+    """One server with the default models and the settings for Open Responses."""
+    settings = {
+        "TURNWIRE_MODELS": DEFAULT_MODELS,
+        "TURNWIRE_GATEWAY__REASONING_EVENTS": "open_responses",
+        "TURNWIRE_GATEWAY__ECHO_SCHEMA": "open_responses",
+        "TURNWIRE_GATEWAY__MAX_MESSAGE_BYTES": str(48 * 1024 * 1024),
+    }
+    with RunningServer(settings) as running:
+        yield running

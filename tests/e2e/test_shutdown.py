@@ -51,12 +51,25 @@ def test_a_turn_in_flight_finishes_and_nothing_is_left() -> None:
         with pytest.raises(ConnectionClosed):
             wait_for(socket, "never")
         assert server.wait_for_end() == 0
+        row = server.ledger()[done["response"]["id"]]
+        assert (row["status"], row["output_tokens"]) == ("completed", 500)
 
 
-def test_sigterm_ends_it_like_ctrl_c() -> None:
-    with RunningServer() as server:
+def test_sigterm_ends_it_like_ctrl_c_and_a_turn_that_takes_too_long_is_told() -> None:
+    hasty = {"TURNWIRE_GATEWAY__DRAIN_S": "0.2"}
+    with RunningServer(hasty) as server, connected(server) as socket:
+        create(socket, output_tokens=100_000)
+        wait_for(socket, "response.output_text.delta")
         server.interrupt(signal.SIGTERM)
+        told = wait_for(socket, "response.failed")["response"]
+        assert told["error"]["code"] == "websocket_connection_limit_reached"
+        with pytest.raises(ConnectionClosed) as closed:
+            wait_for(socket, "never")
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1012
         assert server.wait_for_end() == 0
+        row = server.ledger()[told["id"]]
+        assert (row["status"], row["output_tokens"]) == ("failed", told["usage"]["output_tokens"])
 
 
 def test_a_second_signal_does_not_wait_for_turns() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import orjson
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from scripted_ports import (
     MODEL,
     FakeLeases,
@@ -19,6 +19,7 @@ from scripted_ports import (
     World,
     create,
 )
+from simulated_ports import SimulatedPorts
 from turn_worlds import TERMINAL
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -49,10 +50,12 @@ class Town:
         return connect(self.ws, max_size=None, **options)
 
     def openai(self, key: str = "none") -> AsyncOpenAI:
-        return AsyncOpenAI(base_url=self.http, api_key=key, max_retries=0)
+        http = DefaultAsyncHttpxClient(verify=False)
+        return AsyncOpenAI(base_url=self.http, api_key=key, max_retries=0, http_client=http)
 
     def httpx(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.http, timeout=10)
+        # Without certificates to load, for there is no TLS here, a client is made in no time.
+        return httpx.AsyncClient(base_url=self.http, timeout=10, verify=False)
 
     @property
     def held(self) -> set[int]:
@@ -73,17 +76,22 @@ class Opener:
         safety: SafetySettings | None = None,
         *,
         ready: bool = True,
+        simulated: SimulatedPorts | None = None,
     ) -> Town:
+        """`simulated`: these models instead of the script of `world`."""
         world = world or World()
+        if simulated is not None:
+            await simulated.start()
+            self.stack.push_async_callback(simulated.close)
         leases = FakeLeases(world)
         ports = Ports(
-            router=FakeRouter(world),
-            engine=ScriptedEngine(world),
+            router=simulated or FakeRouter(world),
+            engine=simulated or ScriptedEngine(world),
             safety=FakeSafety(world),
             store=FakeStore(world),
             ledger=FakeLedger(world),
             leases=leases,
-            models=lambda: (MODEL,),
+            models=lambda: simulated.models if simulated else (MODEL,),
             ready=lambda: ready,
         )
         gateway = Gateway(

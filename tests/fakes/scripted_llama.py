@@ -5,10 +5,11 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from turnwire.actors.engines.llama_grammar import GuideFailed
 from turnwire.actors.engines.llama_scheduler import ContextFailed, Delivery, Scheduler
 from turnwire.actors.engines.llama_slots import PromptCache, SlotTable
-from turnwire.actors.engines.llama_stream import Feed, Stream
-from turnwire.pipelines.messages import GenerationFinished, Sampling, TextProduced
+from turnwire.actors.engines.llama_stream import Feed, Sampled, Stream
+from turnwire.pipelines.messages import GenerationFinished, TextProduced
 from turnwire.pipelines.protocol.errors import ApiError
 
 BATCH = 16
@@ -41,6 +42,10 @@ class ScriptedContext:
     during_step: Callable[[int], None] = lambda number: None
     steps: list[list[Feed]] = field(default_factory=list)
     chains: int = 0
+    forces: dict[Stream, int] = field(default_factory=dict)
+    """How many tokens each choice brings along, up to the end."""
+    unguidable: set[Stream] = field(default_factory=set)
+    """Streams whose grammar fails at their first token."""
 
     def __post_init__(self) -> None:
         self.kv = [array("I") for _ in range(self.sequences)]
@@ -56,17 +61,24 @@ class ScriptedContext:
             self.kv[feed.slot.index].extend(feed.tokens)
         self.during_step(len(self.steps))
 
-    def sampler(self, sampling: Sampling, output_limit: int) -> int:
+    def sampler(self, stream: Stream) -> "ScriptedSampler":
         self.chains += 1
-        return self.chains
+        return ScriptedSampler(self)
 
-    def free_sampler(self, chain: int) -> None:
-        self.chains -= 1
-
-    def sample(self, chain: int, feed_index: int) -> int:
+    def sample(self, sampler: "ScriptedSampler", feed_index: int) -> Sampled:
         feed = self.steps[-1][feed_index]
         assert feed.wants_output
-        return next_token(self.kv[feed.slot.index])
+        if feed.stream in self.unguidable:
+            raise GuideFailed("as scripted")
+        tokens = array("I", self.kv[feed.slot.index])
+        chosen = next_token(tokens)
+        forced: list[int] = []
+        while len(forced) < self.forces.get(feed.stream, 0):
+            tokens.append(chosen if not forced else forced[-1])
+            forced.append(next_token(tokens))
+            if TERMINAL in (chosen, forced[-1]):
+                return Sampled(chosen, b"", forced[:-1])
+        return Sampled(chosen, b"", forced)
 
     def is_terminal(self, token: int) -> bool:
         return token == TERMINAL
@@ -88,6 +100,16 @@ class ScriptedContext:
     def restore(self, sequence: int, state: bytearray) -> bool:
         self.kv[sequence] = array("I", bytes(state))
         return True
+
+
+@dataclass
+class ScriptedSampler:
+    """One of those the context counts."""
+
+    context: ScriptedContext
+
+    def close(self) -> None:
+        self.context.chains -= 1
 
 
 @dataclass

@@ -40,6 +40,12 @@ def says(*texts: str, finish: m.Finish = "stop") -> list[Batch]:
     return [*batches, [m.GenerationFinished(finish, counts(len(texts)))]]
 
 
+def says_at_once(text: str) -> list[Batch]:
+    """An answer whose text and end are one batch, so that all its events leave together."""
+    end = m.GenerationFinished("stop", counts(1))
+    return [[m.PromptEvaluated(counts())], [m.TextProduced(text, counts(1)), end]]
+
+
 def calls(name: str, *pieces: str, call_id: str = "call_1", index: int = 0) -> list[Batch]:
     """An answer of one function call."""
     parts: Batch = [m.CallProduced(index, call_id, name, piece, counts(1)) for piece in pieces]
@@ -105,6 +111,7 @@ class LocalConnection:
 
     def __init__(self, world: World, tenant: str = "local") -> None:
         self.id = f"conn_{next(world.ids)}"
+        self.tenant = tenant
         self._world = world
         random = itertools.count(1)
         self.state = ConnectionState(
@@ -114,6 +121,10 @@ class LocalConnection:
     async def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown:
         await self._world.step("prepare")
         return self.state.prepare(command)
+
+    async def count(self, command: m.CountTokens) -> m.TokenCount | m.ParentUnknown:
+        await self._world.step("count")
+        return self.state.count(command)
 
     async def recall(self, command: m.Recall) -> m.Prompt:
         await self._world.step("recall")
@@ -165,6 +176,10 @@ class ScriptedEngine:
             self.world.open_streams -= 1
             self.world.closed.set()
 
+    async def count(self, worker: m.Endpoint, command: m.CountPrompt) -> m.TokenCount:
+        await self.world.step("count prompt")
+        return m.TokenCount(len(command.prompt.items))
+
     async def _batches(self, command: m.Generate) -> AsyncIterator[Batch]:
         for batch in self.world.script(command):
             await self.world.step("batch")
@@ -196,10 +211,13 @@ class FakeStore:
         response_id: str | None = command.response_id
         while response_id is not None:
             save = self.world.saved.get(response_id)
-            if save is None:
+            if save is None or save.tenant != command.tenant:
                 raise PreviousResponseNotFound("not stored", "previous_response_id")
             turns.insert(0, save.turn)
             response_id = save.parent_id
+            if save.context is not None:
+                turns[:0] = save.context.turns
+                break
         return m.Chain(tuple(turns))
 
     async def fetch(self, command: m.Fetch) -> m.Stored:
@@ -209,8 +227,8 @@ class FakeStore:
         return m.Stored(save.response, save.turn.input)
 
     async def delete(self, command: m.Delete) -> None:
-        if self.world.saved.pop(command.response_id, None) is None:
-            raise NotFound(f"Response with id '{command.response_id}' not found.")
+        await self.fetch(m.Fetch(command.tenant, command.response_id))
+        del self.world.saved[command.response_id]
 
 
 @dataclass
@@ -235,6 +253,13 @@ class FakeLeases:
     open_leases: int = 0
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     _shared: dict[str, LocalConnection] = field(default_factory=dict)
+    _open: list[LocalConnection] = field(default_factory=list)
+    """All of `lease`, also those that ended."""
+
+    def forget(self, tenant: str, response_id: str) -> None:
+        for connection in (*self._open, *self._shared.values()):
+            if connection.tenant == tenant:
+                connection.state.forget(response_id)
 
     @asynccontextmanager
     async def lease(self, tenant: str) -> AsyncIterator[LocalConnection]:
@@ -245,7 +270,9 @@ class FakeLeases:
         try:
             if self.gate is not None:
                 await self.gate.wait()
-            yield LocalConnection(self.world, tenant)
+            connection = LocalConnection(self.world, tenant)
+            self._open.append(connection)
+            yield connection
         finally:
             self.open_leases -= 1
             self.ended.set()

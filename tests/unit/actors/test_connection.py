@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
 import pytest
 
 from turnwire.actors.channel import Channel
@@ -171,3 +172,33 @@ async def test_a_model_without_tokenizer_does_not_keep_the_actor_from_starting(
     async with serving(models=(MODEL, broken)) as (_, endpoint):
         assert endpoint.unix
     assert "lost" in caplog.text
+
+
+def test_a_deleted_response_is_no_parent_on_any_connection_of_the_actor() -> None:
+    connections = core()
+    connections.open(m.Open("c2", "acme"))
+    for connection_id in ("c1", "c2"):
+        connections.prepare(prepare("resp_1", None, connection_id))
+        finish(connections, "resp_1", connection_id)
+    connections.prepare(prepare("resp_2"))
+    for response_id in ("resp_1", "resp_2"):
+        connections.forget(m.Forget(response_id))
+    finish(connections, "resp_2")
+    for connection_id in ("c1", "c2"):
+        for parent in ("resp_1", "resp_2"):
+            answer = connections.prepare(prepare("resp_3", parent, connection_id))
+            assert answer == m.ParentUnknown(parent)
+
+
+def test_a_response_deleted_between_load_and_prepare_is_continued_once_at_most() -> None:
+    connections = core()
+    chain = m.Chain((m.StoredTurn("resp_1", b"[]", b"[]"),))
+    connections.forget(m.Forget("resp_1"))
+    loaded = msgspec.structs.replace(prepare("resp_2", "resp_1"), chain=chain)
+    assert isinstance(connections.prepare(loaded), m.Prepared)
+    assert connections.prepare(prepare("resp_3", "resp_1")) == m.ParentUnknown("resp_1")
+
+
+def test_a_count_of_a_connection_that_is_not_open_is_refused() -> None:
+    with pytest.raises(Overloaded):
+        core().count(m.CountTokens("c9", b"{}", MODEL))

@@ -183,3 +183,25 @@ def test_a_row_of_the_table_names_its_engine(tmp_path: Path) -> None:
     assert token_model(row).aliases == ("a",)
     with pytest.raises(Internal):
         build_engine(ModelSettings(name="m", engine="simulated"), tmp_path)
+
+
+class Uncounted(Watched):
+    """An engine that only learns the length of a prompt by evaluating it."""
+
+    count = None
+
+
+async def test_prompts_of_items_are_counted_where_the_engine_can(tmp_path: Path) -> None:
+    async with running(tmp_path, Watched(settings())) as (_, channel):
+        asked = generate("a")
+        assert isinstance(asked.prompt, m.ItemPrompt)
+        counted = await channel.call(m.CountPrompt("sim-max", "t", asked.prompt))
+        finished = (await read(channel, asked))[-1]
+        assert isinstance(finished, m.GenerationFinished)
+        assert counted == m.TokenCount(finished.counts.input_tokens)
+        partial = m.ItemPrompt(b"b", b"unknown", b"[]")
+        with pytest.raises(InvalidRequest):
+            await channel.call(m.CountPrompt("sim-max", "t", partial))
+    async with running(tmp_path, Uncounted(settings())) as (_, channel):
+        with pytest.raises(InvalidRequest, match="cannot be counted"):
+            await channel.call(m.CountPrompt("sim-max", "t", asked.prompt))

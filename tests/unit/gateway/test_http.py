@@ -7,7 +7,7 @@ import openai
 import orjson
 import pytest
 from gateway_worlds import Opener, Town, heard
-from scripted_ports import World, calls, create, says
+from scripted_ports import World, calls, create, says, says_at_once
 from turn_worlds import check_events
 
 from turnwire.pipelines import messages as m
@@ -162,6 +162,14 @@ async def test_a_stream_nobody_reads_is_cut_off(opener: Opener) -> None:
     writer.close()
 
 
+async def test_a_stream_beyond_the_bound_reaches_a_client_that_reads(opener: Opener) -> None:
+    world = World(script=lambda _: says_at_once("x" * 4_000_000))
+    town = await opener.open(world, GatewaySettings(port=0, max_send_bytes=10_000))
+    async with town.httpx() as client:
+        response = await client.post("/responses", content=create(stream=True))
+    assert response.text.endswith("data: [DONE]\n\n")
+
+
 async def test_timings_are_given_when_a_header_asks_for_them(town: Town) -> None:
     async with town.httpx() as client:
         headers = {"X-Turnwire-Timings": "1"}
@@ -173,8 +181,9 @@ async def test_models_and_health(opener: Opener, town: Town) -> None:
     async with town.openai() as client:
         assert [model.id async for model in client.models.list()] == ["scripted"]
         assert (await client.models.retrieve("other-name")).id == "scripted"
-        with pytest.raises(openai.BadRequestError):
+        with pytest.raises(openai.NotFoundError) as unknown:
             await client.models.retrieve("unknown")
+        assert unknown.value.code == "model_not_found"
     root = f"http://{town.host}:{town.port}"
     async with httpx.AsyncClient() as client:
         assert (await client.get(f"{root}/healthz")).status_code == 200

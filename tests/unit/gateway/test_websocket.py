@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import orjson
 import pytest
 from gateway_worlds import Opener, Town, heard, of_lane, turn
-from scripted_ports import World, calls, create, says
+from scripted_ports import World, calls, create, says, says_at_once
 from turn_worlds import check_event, check_events
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError, InvalidStatus
 
@@ -162,6 +162,13 @@ async def test_a_client_that_does_not_read_is_cut_off_and_others_go_on(opener: O
         stuck.transport.resume_reading()
         with pytest.raises(ConnectionClosedError):
             await heard(stuck)
+
+
+async def test_an_answer_beyond_the_bound_reaches_a_client_that_reads(opener: Opener) -> None:
+    world = World(script=lambda _: says_at_once("x" * 4_000_000))
+    town = await opener.open(world, GatewaySettings(port=0, max_send_bytes=10_000))
+    async with town.connect() as socket:
+        assert (await turn(socket))[-1]["type"] == "response.completed"
 
 
 async def test_deflate_is_a_setting(opener: Opener) -> None:

@@ -230,3 +230,16 @@ def test_over_http_nothing_is_guaranteed_to_stay_in_memory(new_talk: Any, item_m
     talk.create("resp_1", transport="http", store=True, input=say("a"))
     talk.answer("resp_1")
     assert talk.state.history.held_bytes == 0
+
+
+def test_a_model_that_gives_no_log_probabilities_refuses_them_by_name(talk: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        talk.create("resp_1", input="a", include=["message.output_text.logprobs"])
+    assert refused.value.param == "include"
+    facts = talk.create("resp_2", input="a", top_logprobs=3, seed=5).facts
+    assert (facts.logprobs, facts.sampling.seed) == (None, 5)
+
+
+def test_an_engine_that_takes_items_is_given_no_grammar(talk: Any) -> None:
+    facts = talk.create("resp_1", input="a", tools=TOOLS, tool_choice="required").facts
+    assert (facts.grammar, facts.calls) == ("", True)

@@ -119,6 +119,28 @@ def test_a_branch_that_ends_takes_along_only_what_nobody_else_stands_on() -> Non
     assert lanes.history.held_bytes == 0
 
 
+def test_a_forgotten_turn_cannot_be_added_again_and_holds_nothing() -> None:
+    lanes = Lanes(cache_bytes=100 * KIB)
+    lanes.turn("a")
+    lanes.turn("b", "a")
+    lanes.history.forget("a")
+    lanes.history.forget("c")
+    lanes.turn("a")
+    lanes.turn("c", "b")
+    assert lanes.found("a", "b", "c") == "b"
+    lanes.history.forget("b")
+    assert (lanes.history.held_bytes, len(lanes.history)) == (0, 0)
+
+
+def test_only_so_many_forgotten_ids_are_remembered() -> None:
+    lanes = Lanes(cache_bytes=100 * KIB)
+    for number in range(1000):
+        lanes.history.forget(f"r{number}")
+    lanes.turn("r0")
+    lanes.turn("r999")
+    assert lanes.found("r0", "r999") == "r0"
+
+
 def test_growth_of_a_turn_counts() -> None:
     lanes = Lanes(cache_bytes=100 * KIB)
     lanes.turn("a")

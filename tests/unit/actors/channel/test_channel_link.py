@@ -4,9 +4,12 @@ import asyncio
 
 import pytest
 
-from turnwire.actors.channel_frames import HEADER, FrameParser, Kind
+from turnwire.actors.channel_frames import HEADER, FrameParser, Kind, encode, encode_credit
 from turnwire.actors.channel_link import Link
+from turnwire.actors.channel_producer import Produced
+from turnwire.actors.channel_service import Accepted, Caller, Service
 from turnwire.pipelines.config import MIB, ChannelSettings
+from turnwire.pipelines.messages import Counts, Message, TextProduced, Watch
 
 
 class OpenDoor:
@@ -181,3 +184,35 @@ async def test_a_link_closed_before_it_was_open_aborts_what_comes_later() -> Non
     owner.link.connection_made(transport)
     assert transport.aborted
     assert owner.reasons == []
+
+
+async def test_a_frame_without_hurry_leaves_with_the_next_one(
+    owner: Echo, transport: ScriptedTransport
+) -> None:
+    owner.link.send(Kind.REPLY, 1, b"x", now=False)
+    await next_turn()
+    assert transport.writes == []
+    owner.link.send(Kind.REPLY, 2, b"y")
+    await next_turn()
+    assert transport.writes == [frame(Kind.REPLY, 1, b"x") + frame(Kind.REPLY, 2, b"y")]
+
+
+async def test_the_end_of_a_stream_leaves_in_one_write_with_what_came_last(
+    transport: ScriptedTransport,
+) -> None:
+    async def produce(message: Message, caller: Caller) -> Produced:
+        yield [TextProduced("a", Counts()), TextProduced("b", Counts())]
+
+    settings = ChannelSettings(flush_s=3600.0)
+    service = Service("served", {}, {Watch: produce}, settings, lambda _: None)
+    accepted = Accepted(service, Caller("caller", "here"))
+    accepted.link = Link("served", settings, OpenDoor(), accepted)
+    accepted.link.connection_made(transport)
+    accepted.link.data_received(
+        frame(Kind.OPEN, 1, encode(Watch())) + frame(Kind.CREDIT, 1, encode_credit(9))
+    )
+    await asyncio.gather(*service.tasks)
+    await next_turn()
+    (written,) = transport.writes
+    assert [kind for kind, _, _ in FrameParser(MIB).feed(written)] == [Kind.ITEMS, Kind.END]
+    accepted.link.lose("over")

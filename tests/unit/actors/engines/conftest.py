@@ -188,9 +188,18 @@ class Bench:
         max_output_tokens: int = 8,
         warm_up: bool = False,
         sampling: Sampling | None = None,
+        grammar: str = "",
+        logprobs: int | None = None,
     ) -> Generate:
-        chosen = sampling or Sampling(temperature=0.0)
-        facts = Facts("resp", tenant, self.case.model, max_output_tokens, chosen)
+        facts = Facts(
+            "resp",
+            tenant,
+            self.case.model,
+            max_output_tokens,
+            sampling or Sampling(temperature=0.0),
+            grammar=grammar,
+            logprobs=logprobs,
+        )
         return Generate(facts, prompt, warm_up)
 
     async def read(self, command: Generate) -> Answer:

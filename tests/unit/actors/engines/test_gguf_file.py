@@ -106,6 +106,11 @@ def test_a_missing_file_is_refused_by_name(path: Path) -> None:
         ("{{'<|im_start|>' + role}}", "chatml"),
         ("<start_of_turn>user", "gemma"),
         ("<|start|>assistant<|channel|>final", "harmony"),
+        ("<|im_start|> <tool_call>", "hermes"),
+        ("<|im_start|> <tool_call> </think>", "qwen3"),
+        ("<|im_start|> <tool_call><function=f>", "jinja"),
+        ("<|start_header_id|>user<|end_header_id|>", "llama3"),
+        ("[INST] {{ message }} [/INST]", "jinja"),
     ],
 )
 def test_the_chat_template_names_the_prompt_format(
@@ -115,7 +120,7 @@ def test_the_chat_template_names_the_prompt_format(
     assert gguf_file.prompt_format(gguf_file.read(path)) == expected
 
 
-def test_a_model_without_a_known_template_needs_the_setting(path: Path) -> None:
+def test_a_model_without_a_template_needs_the_setting(path: Path) -> None:
     path.write_bytes(gguf())
     with pytest.raises(Internal, match="set prompt_format"):
         gguf_file.prompt_format(gguf_file.read(path))

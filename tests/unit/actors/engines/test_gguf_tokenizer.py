@@ -14,6 +14,7 @@ import tokenizers
 
 from turnwire.actors.engines import gguf_file, llama_binding
 from turnwire.actors.engines.gguf_tokenizer import PRE_TOKENIZERS, build_tokenizer
+from turnwire.pipelines.prompts.template_file import load_template
 from turnwire.pipelines.protocol.errors import Internal
 
 pytestmark = pytest.mark.slow
@@ -137,7 +138,10 @@ def test_the_file_is_written_once_however_many_ask_for_it(
     folder = tmp_path / "new" / "folder"
     with ThreadPoolExecutor(4) as pool:
         paths = set(pool.map(lambda _: build_tokenizer(facts, folder), range(4)))
-    assert [*folder.iterdir()] == [*paths]
+    (path,) = paths
+    config = path.with_name(path.name.replace("tokenizer.json", "tokenizer_config.json"))
+    assert {*folder.iterdir()} == {path, config}
+    assert load_template(str(path)).source == facts.chat_template
     (path,) = paths
     written = path.stat().st_mtime_ns
     assert build_tokenizer(facts, folder) == path

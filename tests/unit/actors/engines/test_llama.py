@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from turnwire.actors.engines import gguf_file
-from turnwire.actors.engines.llama import LlamaEngine
+from turnwire.actors.engines.llama import LlamaEngine, parsable
 from turnwire.actors.engines.llama_context import LlamaContext
 from turnwire.pipelines.config import LlamaSettings
 from turnwire.pipelines.messages import Model, Sampling, TokenPrompt
@@ -243,3 +243,10 @@ def test_control_tokens_are_text_only_where_asked_for(shown: bool, piece: bytes)
         assert context.piece(1) == piece
     finally:
         context.close()
+
+
+@pytest.mark.parametrize(
+    ("form", "shown"), [("chatml", False), ("gemma", False), ("harmony", True)]
+)
+def test_formats_whose_markers_are_control_tokens_get_to_see_them(form: str, shown: bool) -> None:
+    assert parsable(LlamaSettings(), Model("m", "tokens", form)).render_control is shown

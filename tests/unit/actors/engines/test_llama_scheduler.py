@@ -3,14 +3,13 @@
 from array import array
 
 import pytest
-from fakes.scripted_llama import BATCH, ScriptedContext, World, oracle
+from fakes.scripted_llama import BATCH, ScriptedContext, ScriptedSampler, World, oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnwire.actors.engines.llama_scheduler import ContextFailed, Delivery, Scheduler
 from turnwire.actors.engines.llama_slots import PromptCache, SlotTable
 from turnwire.actors.engines.llama_stream import Stream
-from turnwire.pipelines.messages import Sampling
 from turnwire.pipelines.protocol.errors import Internal, Overloaded
 
 
@@ -207,7 +206,7 @@ def test_a_fault_while_a_stream_is_placed_ends_that_stream(
     world = World(ScriptedContext(sequences=1))
     made = world.context.sampler
 
-    def break_once(sampling: Sampling, output_limit: int) -> int:
+    def break_once(stream: Stream) -> ScriptedSampler:
         world.context.sampler = made  # type: ignore[method-assign] -- the fault is over
         raise ValueError("a bug")
 
@@ -290,3 +289,25 @@ def test_no_mix_of_turns_forks_and_cancels_changes_any_answer(
     for stream, ids in world.ids.items():
         expected = [] if stream.warm_up else oracle(stream.prompt, 6)
         assert ids == expected or (stream in doomed and ids == expected[: len(ids)])
+
+
+def test_a_stream_whose_grammar_fails_ends_alone() -> None:
+    world = World()
+    lost, other = world.submit([1, 2, 3]), world.submit([4, 5, 6])
+    world.context.unguidable.add(lost)
+    world.scheduler.run()
+    assert isinstance(world.errors[lost], Internal)
+    assert world.ids[other] == oracle(other.prompt, 5)
+    assert world.context.chains == 0
+
+
+def test_forced_tokens_are_evaluated_together_and_change_no_answer() -> None:
+    for limit in (1, 2, 3, 9):
+        world = World()
+        plain = world.submit([1, 2, 4], limit=limit)
+        helped = world.submit([1, 2, 4], limit=limit, tenant="b")
+        world.context.forces[helped] = 3
+        world.scheduler.run()
+        assert world.ids[helped] == world.ids[plain] == oracle(plain.prompt, limit)
+        assert helped.counts.output_tokens == plain.counts.output_tokens
+        assert len(world.steps_of(helped)) <= len(world.steps_of(plain))

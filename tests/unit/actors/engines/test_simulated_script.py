@@ -45,7 +45,7 @@ def question(
     head = read_head(orjson.dumps({"instructions": instructions, "tools": tools}))
     steering = read_steering(metadata or {}, PROFILE)
     read = extended(Items(), orjson.dumps(items or (USER,)))
-    return Question(b"k" * 16, head, read, facts, steering, agent)
+    return Question(b"k" * 16, head, read, facts, steering, 4 if agent else 0)
 
 
 def text_of(written: Script) -> str:

@@ -36,7 +36,7 @@ class FakeActor:
         """Cleared: nothing is answered, as by a stuck loop."""
         self.entered = asyncio.Event()
         self.refuse: Exception | None = None
-        kinds = (m.Open, m.Close, m.Prepare, m.Commit, m.Abort, m.Recall)
+        kinds = (m.Open, m.Close, m.Prepare, m.Commit, m.Abort, m.Recall, m.Forget)
         self._handlers: dict[type[m.Message], Any] = {kind: self._handle for kind in kinds}
         self.listener: Listener | None = None
 
@@ -57,7 +57,7 @@ class FakeActor:
     def sequences(self) -> list[int]:
         return [c.sequence for c in self.told if isinstance(c, m.Commit | m.Abort)]
 
-    async def _handle(self, command: Any, _caller: Caller) -> m.Message:  # noqa: ANN401 -- six types
+    async def _handle(self, command: Any, _caller: Caller) -> m.Message:  # noqa: ANN401 -- seven types
         self.told.append(command)
         self.entered.set()
         await self.hold.wait()

@@ -178,3 +178,57 @@ async def test_a_commit_the_actor_refuses_does_not_hold_up_the_next_ones(
         await connection.prepare(prepare("r4"))
         assert actor.sequences() == [1, 2]
         assert world.factory.killed == []
+
+
+async def test_a_deleted_response_is_told_to_every_actor_of_its_tenant_and_no_other(
+    world: "World", until: "Until"
+) -> None:
+    async with (
+        world.pool(warm=3) as pool,
+        pool.lease("red") as socket,
+        pool.shared("red") as http,
+        pool.lease("blue") as other,
+    ):
+        for connection in (socket, http, other):
+            await connection.prepare(prepare("r1"))
+        pool.forget("red", "resp_1")
+        for connection in (socket, http, other):
+            await connection.prepare(prepare("r2"))
+        told = {
+            (tenant, command)
+            for actor in world.factory.actors.values()
+            for tenant in actor.tenants
+            for command in actor.told
+            if isinstance(command, m.Forget)
+        }
+        assert told == {("red", m.Forget("resp_1"))}
+        actors = world.factory.actors.values()
+        assert sum(m.Forget("resp_1") in actor.told for actor in actors) == 2
+
+
+async def test_a_deletion_cut_off_in_flight_is_told_again_before_any_later_turn(
+    world: "World", until: "Until"
+) -> None:
+    async with world.pool(warm=1) as pool, pool.lease("red") as connection:
+        actor = world.factory.actors["a1"]
+        await connection.prepare(prepare("r1"))
+        actor.hold.clear()
+        pool.forget("red", "resp_1")
+        await until(lambda: m.Forget("resp_1") in actor.told)
+        actor.cut()
+        pool.forget("red", "resp_2")
+        actor.hold.set()
+        await connection.prepare(prepare("r2"))
+        again = [command for command in actor.told[3:] if isinstance(command, m.Forget | m.Prepare)]
+        assert again[:2] == [m.Forget("resp_1"), m.Forget("resp_2")]
+
+
+async def test_an_actor_that_acknowledges_no_deletion_is_replaced(world: "World") -> None:
+    async with world.pool(warm=1) as pool, pool.lease("red") as connection:
+        stuck = world.factory.actors["a1"]
+        await connection.prepare(prepare("r0"))
+        stuck.hold.clear()
+        for number in range(MAX_UNACKNOWLEDGED + 1):
+            pool.forget("red", f"resp_{number}")
+        assert world.factory.killed == ["a1"]
+        assert isinstance(await connection.prepare(prepare("r1")), m.Prepared)

@@ -27,25 +27,28 @@ def encode(tokenizer_path: str) -> Encode:
 
 
 def rendered(form: Format, item: bytes) -> bytes:
-    return b"".join(map(form.item, kept_items(item)))
+    return form.items(kept_items(item))
 
 
 def test_a_conversation_without_system_message_gets_the_default_one(
     chatml: Format, encode: Encode
 ) -> None:
     expected = START + encode(f"system\n{DEFAULT_SYSTEM}") + END + encode("\n")
-    assert chatml.head(None, TOOLS, "user") == expected
-    assert chatml.head(None, TOOLS, "") == expected
+    assert chatml.begin(None, TOOLS, ()) == expected
+    asked = kept_items(b'{"id":"i","role":"user","content":"hi"}')
+    assert chatml.begin(None, TOOLS, asked) == expected + chatml.items(asked)
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_a_system_message_of_the_client_replaces_the_default_one(chatml: Format, role: str) -> None:
-    assert chatml.head(None, TOOLS, role) == b""
+    told = kept_items(b'{"id":"i","role":"%b","content":"hi"}' % role.encode())
+    assert chatml.begin(None, TOOLS, told) == chatml.items(told)
 
 
 def test_instructions_are_the_system_message(chatml: Format, encode: Encode) -> None:
     expected = START + encode("system\nBe brief.") + END + encode("\n")
-    assert chatml.head("Be brief.", TOOLS, "developer") == expected
+    told = kept_items(b'{"id":"i","role":"developer","content":"hi"}')
+    assert chatml.begin("Be brief.", TOOLS, told) == expected + chatml.items(told)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,7 @@ def test_instructions_are_the_system_message(chatml: Format, encode: Encode) -> 
         ),
         (
             b'{"id":"i","type":"custom_tool_call","call_id":"c","name":"f","input":"a\\"b"}',
-            'assistant\n<tool_call>\n{"name": "f", "arguments": "a\\"b"}\n</tool_call>',
+            'assistant\n<tool_call>\n{"name": "f", "arguments": {"input":"a\\"b"}}\n</tool_call>',
         ),
         (
             b'{"id":"i","type":"function_call_output","call_id":"c","output":"42"}',

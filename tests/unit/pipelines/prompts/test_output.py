@@ -5,8 +5,8 @@ from turnwire.pipelines.prompts.output import output_parser
 from turnwire.pipelines.protocol.errors import Internal
 
 
-def test_all_that_chatml_samples_is_text() -> None:
-    parser = output_parser(Model("small", "tokens", "chatml"))
+def test_without_tools_all_that_chatml_samples_is_text() -> None:
+    parser = output_parser(Model("small", "tokens", "chatml"), calls=False)
     event = TextProduced("<tool_call>", Counts(), b"ids.")
     assert parser.feed(event) == [event]
     assert parser.finish() == []

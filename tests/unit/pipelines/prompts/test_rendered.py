@@ -102,9 +102,6 @@ class Oracle:
         for turn in path:
             answers = [("assistant", "")] if turn is not path[-1] and turn.generate else []
             said = [role for role, _ in (*turn.items, *answers)]
-            # An answer that left no item behind speaks for nobody.
-            if not turn.items and answers and not turn.text:
-                said = []
             if said:
                 first = said[0]
                 break

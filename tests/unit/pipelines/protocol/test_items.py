@@ -124,3 +124,10 @@ def test_raw_input_is_accepted_as_it_comes_from_a_body() -> None:
     raw = msgspec.Raw(b'[{"role":"user","content":"x"}]')
     (item,) = parse_items(raw, bytes, "input")
     assert isinstance(item, Message)
+
+
+def test_the_model_knows_a_call_into_a_namespace_by_its_flat_name() -> None:
+    call = one(type="function_call", call_id="c", namespace="crm", name="find", arguments="{}")
+    assert isinstance(call, Call)
+    assert call.name == "crm__find"
+    assert json.loads(call.json)["namespace"] == "crm"

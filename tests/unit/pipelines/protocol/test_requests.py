@@ -23,6 +23,14 @@ def tool(**members: object) -> dict[str, Any]:
     return {"tools": [{"type": "web_search"}, {"type": "function", "name": "f"} | members]}
 
 
+def allowed(tools: list[object], mode: str = "auto") -> dict[str, Any]:
+    return {"tool_choice": {"type": "allowed_tools", "mode": mode, "tools": tools}}
+
+
+def schema(**members: object) -> dict[str, Any]:
+    return {"text": {"format": {"type": "json_schema", "name": "n", "schema": {}} | members}}
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"model": None}, "model"),
     ({"model": ""}, "model"),
@@ -72,6 +80,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"input": [{"type": "custom_tool_call_output", "call_id": "c", "output": 3}]},
         "input[0].output",
     ),
+    ({"input": [{"type": "reasoning", "summary": SECRET}]}, "input[0].summary"),
+    ({"input": [{"type": "reasoning", "summary": [SECRET]}]}, "input[0].summary[0]"),
+    ({"input": [{"type": "reasoning", "content": [{"type": 3}]}]}, "input[0].content[0].type"),
+    ({"input": [{"type": "reasoning", "encrypted_content": 3}]}, "input[0].encrypted_content"),
     ({"input": [{"type": "item_reference"}]}, "input[0].id"),
     ({"instructions": ["x"]}, "instructions"),
     ({"tools": {}}, "tools"),
@@ -86,6 +98,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": SECRET}, "tool_choice"),
     ({"tool_choice": 3}, "tool_choice"),
     ({"tool_choice": {"name": "f"}}, "tool_choice.type"),
+    ({"tool_choice": {"type": SECRET}}, "tool_choice.type"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": "required", "tools": [{"type": "web_search"}]}, "tool_choice"),
+    (tool() | allowed([{}]), "tool_choice.tools[0].type"),
+    (tool() | allowed([SECRET]), "tool_choice.tools[0]"),
+    (tool() | allowed([{"type": "function"}]), "tool_choice.tools[0].name"),
+    (tool() | allowed([{"type": "function", "name": "g"}]), "tool_choice.tools[0]"),
+    (tool() | allowed([{"type": "web_search"}], "required"), "tool_choice"),
     ({"tool_choice": {"type": "function"}}, "tool_choice.name"),
     (tool() | {"tool_choice": {"type": "function", "name": "g"}}, "tool_choice"),
     (tool() | {"tool_choice": {"type": "custom", "name": "f"}}, "tool_choice"),
@@ -101,12 +121,20 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"include": [3]}, "include[0]"),
     ({"reasoning": "high"}, "reasoning"),
     ({"reasoning": {"effort": 3}}, "reasoning.effort"),
+    ({"reasoning": {"effort": SECRET}}, "reasoning.effort"),
+    ({"reasoning": {"summary": SECRET}}, "reasoning.summary"),
+    ({"reasoning": {"context": SECRET}}, "reasoning.context"),
+    ({"service_tier": SECRET}, "service_tier"),
     ({"text": "short"}, "text"),
     ({"text": {"verbosity": SECRET}}, "text.verbosity"),
     ({"text": {"format": "text"}}, "text.format"),
     ({"text": {"format": {"type": SECRET}}}, "text.format.type"),
     ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
     ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
+    (schema(name="not a name"), "text.format.name"),
+    (schema(name="x" * 65), "text.format.name"),
+    (schema(strict="yes"), "text.format.strict"),
+    (schema(description=3), "text.format.description"),
     ({"max_output_tokens": 0}, "max_output_tokens"),
     ({"max_output_tokens": "many"}, "max_output_tokens"),
     ({"max_tool_calls": -1}, "max_tool_calls"),
@@ -130,6 +158,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"background": True}, "background"),
     ({"background": "yes"}, "background"),
     ({"context_management": [{"type": "compaction", "compact_threshold": 999}]}, "context_"),
+    ({"context_management": [{"type": SECRET}]}, "context_management[0].type"),
     ({"prompt_cache_options": {"prewarm": 1}}, "prompt_cache_options.prewarm"),
     ({"user": 3}, "user"),
 ]
@@ -159,11 +188,15 @@ def test_a_wrong_field_is_named_and_its_value_is_not_quoted(
         {"client_metadata": {"x-codex-turn-metadata": "{}"}, "access_programs": [1]},
         {"conversation": None, "previous_response_id": "r", "background": False},
         {"context_management": [{"type": "compaction", "compact_threshold": 1000}]},
-        {"tool_choice": "required"},
+        tool() | {"tool_choice": "required"},
+        tool() | allowed([{"type": "function", "name": "f"}], "required"),
+        {"reasoning": {"effort": "max", "generate_summary": "auto", "mode": "pro"}},
+        {"service_tier": "priority", "include": ["reasoning.encrypted_content"]},
+        schema(strict=True, description="d"),
         {"tool_choice": {"type": "web_search"}},
         {"tool_choice": {"type": "mcp", "server_label": "s"}},
         tool() | {"tool_choice": {"type": "function", "name": "f"}},
-        tool() | {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{}]}},
+        tool() | allowed([{"type": "function", "name": "f"}, {"type": "mcp"}]),
         {"tools": [{"type": "namespace", "name": "n", "tools": []}, {"type": "custom"}]},
         {"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}},
     ],
@@ -205,8 +238,38 @@ def test_stream_means_something_over_http_only() -> None:
         parse("http", stream="yes")
 
 
-def test_background_is_left_to_http() -> None:
-    assert parse("http", background=True).background is True
+@pytest.mark.parametrize("transport", ["http", "websocket"])
+def test_background_is_refused_on_both_transports(transport: Transport) -> None:
+    with pytest.raises(InvalidRequest, match="not supported") as refusal:
+        parse(transport, background=True)
+    assert refusal.value.param == "background"
+
+
+def test_the_limit_of_characters_is_one_of_each_text() -> None:
+    texts = user("x" * 600)["input"] * 3
+    assert len(parse(input=texts).input) == 3
+
+
+TOO_DEEP = "[" * 1020 + "]" * 1020
+
+
+@pytest.mark.parametrize("value", ["1e999", "-1e999", TOO_DEEP], ids=["big", "small", "deep"])
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ('"input":[{"type":"other","x":VALUE}]', "input[0]"),
+        ('"tools":[{"type":"function","name":"f","parameters":{"x":VALUE}}]', "tools[0]"),
+        ('"tools":[{"type":"other","x":VALUE}]', "tools[0]"),
+        ('"tool_choice":{"type":"mcp","x":VALUE}', "tool_choice"),
+        ('"text":{"x":VALUE}', "text"),
+        ('"text":{"format":{"type":"json_schema","name":"n","schema":{"x":VALUE}}}', "text"),
+    ],
+)
+def test_json_that_others_could_not_read_is_refused(body: str, param: str, value: str) -> None:
+    frame = f'{{"model":"m",{body.replace("VALUE", value)}}}'.encode()
+    with pytest.raises(InvalidRequest) as refusal:
+        RequestParser(bytes, 1000).parse(frame, "http")
+    assert value == TOO_DEEP or (refusal.value.param or "").startswith(param)
 
 
 def test_a_string_is_a_message_of_the_user() -> None:

@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 from msgspec import Raw
@@ -26,8 +27,8 @@ def test_a_function_is_repeated_with_all_five_members() -> None:
 def test_kinds_the_model_cannot_use_are_repeated_but_not_shown() -> None:
     found = tools(FUNCTION, {"type": "web_search"}, {"type": "custom", "name": "apply_patch"})
     assert [tool["type"] for tool in json.loads(found.echo)] == ["function", "web_search", "custom"]
-    assert [tool["name"] for tool in json.loads(found.shown)] == ["f"]
-    assert found.unsupported == 2
+    assert [tool["name"] for tool in json.loads(found.shown)] == ["f", "apply_patch"]
+    assert (found.custom, found.unsupported) == (("apply_patch",), 1)
     assert found.names == {("function", "f"), ("custom", "apply_patch")}
 
 
@@ -89,3 +90,63 @@ def test_a_document_that_is_refused_is_refused_again() -> None:
     for _ in range(2):
         with pytest.raises(InvalidRequest):
             parsed.get(Raw(b"bad"))
+
+
+NAMESPACE = {
+    "type": "namespace",
+    "name": "crm",
+    "description": "Customers.",
+    "tools": [
+        {"type": "function", "name": "find", "description": "Find one.", "parameters": None},
+        {"type": "custom", "name": "note"},
+    ],
+}
+
+
+def test_functions_of_a_namespace_are_shown_flattened_and_repeated_as_they_came() -> None:
+    tools = parse_tools(json.dumps([NAMESPACE, {"type": "web_search"}]).encode())
+    (shown,) = json.loads(tools.shown)
+    assert (shown["type"], shown["name"], shown["strict"]) == ("function", "crm__find", None)
+    assert tools.namespaced == {"crm__find": ("crm", "find")}
+    assert tools.unsupported == 2
+    assert json.loads(tools.echo) == [NAMESPACE, {"type": "web_search"}]
+
+
+def test_a_bad_function_in_a_namespace_is_named() -> None:
+    bad = NAMESPACE | {"tools": [{"type": "function", "name": "no spaces"}]}
+    with pytest.raises(InvalidRequest) as refused:
+        parse_tools(json.dumps([bad]).encode())
+    assert refused.value.param == "tools[0].tools[0].name"
+
+
+def shown(form: dict[str, object] | None) -> dict[str, Any]:
+    tool = {"type": "custom", "name": "patch", "description": "Patches.", "format": form}
+    (found,) = json.loads(tools(tool).shown)
+    assert found["parameters"]["required"] == ["input"]
+    made: dict[str, Any] = found
+    return made
+
+
+def test_a_custom_tool_is_called_like_a_function_of_one_string() -> None:
+    for form in (None, {"type": "text"}):
+        tool = shown(form)
+        assert tool["parameters"]["properties"] == {"input": {"type": "string"}}
+        assert tool["description"] == "Patches."
+
+
+def test_the_regex_of_a_custom_tool_holds_its_input() -> None:
+    tool = shown({"type": "grammar", "syntax": "regex", "definition": "a|b"})
+    assert tool["parameters"]["properties"]["input"]["pattern"] == "^(?:a|b)$"
+    assert tool["description"].endswith("this regex grammar:\na|b")
+
+
+def test_any_other_grammar_of_a_custom_tool_is_told_to_the_model() -> None:
+    tool = shown({"type": "grammar", "syntax": "lark", "definition": 'start: "x"'})
+    assert tool["parameters"]["properties"]["input"] == {"type": "string"}
+    assert tool["description"].endswith('this lark grammar:\nstart: "x"')
+
+
+def test_a_custom_tool_with_an_unknown_grammar_is_refused_by_name() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        shown({"type": "grammar", "syntax": "bnf", "definition": ""})
+    assert refused.value.param == "tools[0].format.syntax"

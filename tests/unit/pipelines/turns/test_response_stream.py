@@ -30,7 +30,7 @@ def stream(lane: str | None = None, *, trim: bool = False) -> ResponseStream:
 def played(
     made: ResponseStream, *batches: list[m.EngineEvent], finish: m.Finish = "stop"
 ) -> list[dict[str, Any]]:
-    frames = made.created()
+    frames = made.created() + made.started()
     for batch in batches:
         frames += made.produced(batch)
     frames += made.closed(finish, 1_800_000_009)
@@ -141,7 +141,7 @@ def test_usage_counts_cached_and_written_tokens_apart() -> None:
 
 def test_a_heartbeat_repeats_the_state_with_the_next_number() -> None:
     made = stream("lane-1")
-    frames = made.created() + made.heartbeat() + made.produced(text("x"))
+    frames = made.created() + made.started() + made.heartbeat() + made.produced(text("x"))
     frames += [*made.heartbeat(), *made.closed("stop", 1), made.terminal()]
     events = [orjson.loads(frame) for frame in frames]
     check_events(events)
@@ -152,7 +152,7 @@ def test_a_heartbeat_repeats_the_state_with_the_next_number() -> None:
 
 def test_a_failed_response_lists_finished_items_only() -> None:
     made = stream()
-    frames = made.created() + made.produced(text("half a sen"))
+    frames = made.created() + made.started() + made.produced(text("half a sen"))
     frames.append(made.failed(RateLimitExceeded("Please try again in 5s.")))
     events = [orjson.loads(frame) for frame in frames]
     check_events(events)
@@ -188,7 +188,33 @@ def test_metadata_can_be_added_to_what_the_request_gave() -> None:
 
 
 def test_the_type_can_be_read_off_the_bytes() -> None:
-    assert [event_type(event) for event in stream().created()] == [
+    assert [event_type(event) for event in [*stream().created(), *stream().started()]] == [
         b"response.created",
         b"response.in_progress",
     ]
+
+
+def test_a_call_into_a_namespace_carries_both_its_names_apart() -> None:
+    echo = Echo(b"k", MEMBERS, b'"tools":[]', {"crm__find": ("crm", "find")})
+    response = ResponseStream("resp_1", 1, echo)
+    response.created()
+    called = m.CallProduced(0, "call_1", "crm__find", "{}", m.Counts(), finished=True)
+    *_, arguments, item = map(orjson.loads, response.produced([called]))
+    assert arguments["name"] == "find"
+    assert (item["item"]["namespace"], item["item"]["name"]) == ("crm", "find")
+
+
+def test_log_probabilities_are_in_the_deltas_and_whole_in_part_and_item() -> None:
+    entries = [b'{"token":"a","logprob":-0.5}', b'{"token":"b","logprob":-1.5}']
+    pieces = [m.TextProduced("ab"[at], counts(at + 1), b"", entries[at]) for at in range(2)]
+    both = [orjson.loads(entry) for entry in entries]
+    events = played(stream(), [pieces[0]], [pieces[1]])
+    deltas = [e["logprobs"] for e in events if e["type"] == "response.output_text.delta"]
+    assert deltas == [[both[0]], [both[1]]]
+    (done,) = (e for e in events if e["type"] == "response.output_text.done")
+    assert done["logprobs"] == both
+    assert events[-1]["response"]["output"][0]["content"][0]["logprobs"] == both
+    (delta,) = (
+        e for e in played(stream(), list(pieces)) if e["type"] == "response.output_text.delta"
+    )
+    assert delta["logprobs"] == both

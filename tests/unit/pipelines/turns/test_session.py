@@ -207,9 +207,10 @@ def test_a_turn_that_runs_at_the_age_limit_may_end_and_nothing_else_starts() -> 
     wire = Wire(SessionSettings(max_age_s=60, age_grace_s=10))
     wire.create("a")
     wire.create("a")
-    assert wire.tick(60) == ["error 400 websocket_connection_limit_reached - a"]
-    assert wire.create() == ["error 400 websocket_connection_limit_reached - -"]
-    assert wire.finish(1) == ["close 1000"]
+    refused = "error 400 websocket_connection_limit_reached"
+    assert wire.tick(60) == []
+    assert wire.create() == [f"{refused} - -"]
+    assert wire.finish(1) == [f"{refused} - a", "close 1000"]
 
 
 def test_a_turn_longer_than_the_grace_is_ended_and_then_the_socket() -> None:
@@ -220,6 +221,37 @@ def test_a_turn_longer_than_the_grace_is_ended_and_then_the_socket() -> None:
     assert wire.tick(70) == ["end resp_1 websocket_connection_limit_reached"]
     assert wire.tick(71) == []
     assert wire.finish(1) == ["close 1000"]
+
+
+def test_no_turn_is_admitted_late_but_those_that_wait_still_start() -> None:
+    wire = Wire(SessionSettings(max_age_s=60, admit_age_s=55))
+    wire.create("a")
+    wire.create("a")
+    assert wire.tick(55) == []
+    refused = "error 400 websocket_connection_limit_reached - b"
+    assert wire.create("b") == [refused]
+    assert wire.finish(1) == ["start resp_2 a"]
+    assert wire.finish(2) == ["close 1000"]
+
+
+def test_turns_that_wait_at_the_age_limit_are_refused_whether_or_not_others_were_before() -> None:
+    wire = Wire(SessionSettings(max_age_s=60, admit_age_s=55, age_grace_s=5))
+    wire.create("a")
+    wire.create("a")
+    wire.now_s = 56
+    wire.create("b")
+    assert wire.tick(60) == []
+    assert wire.tick(65) == ["end resp_1 websocket_connection_limit_reached"]
+    refused = "error 400 websocket_connection_limit_reached - a"
+    assert wire.finish(1) == [refused, "close 1000"]
+    assert wire.budget.held_bytes == 0
+
+
+def test_an_idle_connection_is_not_told_that_it_admits_no_more() -> None:
+    wire = Wire(SessionSettings(max_age_s=60, admit_age_s=55))
+    assert wire.tick(59) == []
+    refused = "error 400 websocket_connection_limit_reached - -"
+    assert wire.create() == [refused, "close 1000"]
 
 
 def test_a_create_that_comes_late_before_any_tick_is_refused_and_the_socket_closed() -> None:
@@ -243,9 +275,21 @@ def test_a_drain_lets_turns_end_refuses_the_rest_and_closes_1012() -> None:
     wire = Wire()
     wire.create("a")
     wire.create("a")
-    assert said(wire.session.drain()) == ["error 400 websocket_connection_limit_reached - a"]
-    assert wire.create("b") == ["error 400 websocket_connection_limit_reached - b"]
+    refused = "error 400 websocket_connection_limit_reached"
+    assert said(wire.session.drain()) == []
+    assert wire.create("b") == [f"{refused} - b"]
+    assert wire.finish(1) == [f"{refused} - a", "close 1012"]
+
+
+def test_a_drain_refuses_at_once_what_waits_for_a_place_only() -> None:
+    wire = Wire(SessionSettings(max_running=1))
+    wire.create("a")
+    wire.create("b")
+    wire.create("b")
+    refused = "error 400 websocket_connection_limit_reached - b"
+    assert said(wire.session.drain()) == [refused, refused]
     assert wire.finish(1) == ["close 1012"]
+    assert wire.budget.held_bytes == 0
 
 
 def test_a_drain_of_an_idle_connection_closes_at_once_and_its_end_cancels_nothing() -> None:

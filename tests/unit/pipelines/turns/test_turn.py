@@ -56,6 +56,20 @@ async def test_a_second_turn_asks_for_no_route_and_no_echo_and_knows_its_parent(
     assert prompt.head is None
 
 
+async def test_the_worker_is_told_before_the_client_is_written_to() -> None:
+    class Watched(World):
+        async def step(self, name: str) -> None:
+            if name in ("generate", "batch"):
+                heard_then.append((name, len(heard.frames)))
+            await super().step(name)
+
+    heard_then: list[tuple[str, int]] = []
+    turn, heard = Player(Watched()).turn(create())
+    await turn.run()
+    assert heard_then[:2] == [("generate", 0), ("batch", 2)]
+    check_events(heard.decoded)
+
+
 async def test_two_lanes_prepared_at_once_each_get_their_own_echo() -> None:
     player = Player(World())
     await player.play(create(instructions="one"))
@@ -196,7 +210,7 @@ async def test_a_known_model_whose_worker_went_away_fails_after_it_was_created()
     await player.play(create())
     world.workers = []
     heard = await player.play(create())
-    assert heard.types == ["response.created", "response.in_progress", "response.failed"]
+    assert heard.types == ["response.created", "response.queued", "response.failed"]
     assert heard.decoded[-1]["response"]["error"]["code"] == "rate_limit_exceeded"
 
 

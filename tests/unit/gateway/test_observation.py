@@ -1,0 +1,118 @@
+"""What `/metrics` and the log say of turns."""
+
+import logging
+from typing import Any
+
+import pytest
+from gateway_worlds import Opener, Town, turn
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
+from scripted_ports import MODEL
+
+from turnwire.gateway.caller import caller_of, family
+from turnwire.pipelines.config import GatewaySettings
+
+LABELS = ("client", "transport", "continuation", "status", "code")
+ANSWERED: Any = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+ANSWERED.append({"role": "user", "content": "again"})
+
+
+async def metrics(town: Town) -> dict[tuple[str, ...], float]:
+    """Counters by their label values."""
+    async with town.httpx() as client:
+        text = (await client.get(f"http://{town.host}:{town.port}/metrics")).text
+    return {
+        tuple(sample.labels[name] for name in LABELS if name in sample.labels): sample.value
+        for found in text_string_to_metric_families(text)
+        for sample in found.samples
+        if sample.name.endswith("_total")
+    }
+
+
+@pytest.mark.parametrize(
+    ("agent", "expected"),
+    [
+        ("codex_exec/0.171.0 (Debian 12.0.0; x86_64)", "codex"),
+        ("codex_cli_rs/0.171.0", "codex"),
+        ("OpenAI/Python 3.57.0", "openai-python"),
+        ("AsyncOpenAI/Python 3.57.0", "openai-python"),
+        ("Agents/Python 0.24.0", "agents-python"),
+        ("OpenAI/JS 7.59.0", "openai-node"),
+        ("ai/6.0.326 ai-sdk/openai/3.0.141", "ai-sdk"),
+        ("somebody/1.0", "other"),
+        ("", "other"),
+    ],
+)
+def test_clients_are_known_by_their_family(agent: str, expected: str) -> None:
+    assert family(agent) == expected
+
+
+def test_a_conversation_is_the_clients_own_name_for_it_or_the_lane() -> None:
+    assert caller_of({"thread-id": "t"}, "http", "acme").conversation == "t"
+    socket = caller_of({}, "websocket", "acme", "conn_1")
+    assert socket.on_lane(None).conversation == "conn_1"
+    assert socket.on_lane("a").conversation == "conn_1/a"
+
+
+async def test_each_turn_is_counted_by_how_it_came(opener: Opener) -> None:
+    town = await opener.open()
+    headers = {"user-agent": "codex_exec/0.171.0"}
+    async with town.connect(user_agent_header=None, additional_headers=headers) as socket:
+        first = (await turn(socket))[-1]["response"]["id"]
+        await turn(socket, previous_response_id=first)
+        await turn(socket, input=ANSWERED)
+        await turn(socket, previous_response_id="resp_unknown")
+        await turn(socket, input=ANSWERED)
+    common = ("codex", "websocket")
+    assert await metrics(town) == {
+        (*common, "new", "completed"): 1,
+        (*common, "incremental", "completed"): 1,
+        (*common, "full_cached", "completed"): 1,
+        (*common, "previous_response_not_found"): 1,
+        (*common, "full_after_error", "completed"): 1,
+    }
+
+
+async def test_an_error_on_one_socket_explains_a_full_history_on_the_next(
+    opener: Opener,
+) -> None:
+    town = await opener.open()
+    for body in ({"previous_response_id": "resp_unknown"}, {"input": ANSWERED}):
+        headers = {"thread-id": "thread_1"}
+        async with town.connect(additional_headers=headers) as socket:
+            await turn(socket, **body)
+    counted = await metrics(town)
+    assert counted["python", "websocket", "full_after_error", "completed"] == 1
+
+
+async def test_http_is_counted_apart(opener: Opener) -> None:
+    town = await opener.open()
+    async with town.openai() as client:
+        await client.responses.create(model=MODEL.name, input="hi", store=False)
+        await client.responses.create(model=MODEL.name, input=ANSWERED, store=False)
+    counted = await metrics(town)
+    assert counted["openai-python", "http", "new", "completed"] == 1
+    assert counted["openai-python", "http", "full", "completed"] == 1
+
+
+async def test_a_turn_is_one_line_of_the_log(
+    opener: Opener, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "turnwire.turn")
+    town = await opener.open()
+    async with town.connect() as socket:
+        first = (await turn(socket))[-1]["response"]["id"]
+        await turn(socket, previous_response_id=first)
+    lines = [line for line in caplog.messages if line.startswith("turn.ended")]
+    assert len(lines) == 2
+    assert f"response_id={first} client=python transport=websocket" in lines[0]
+    assert "continuation=incremental status=completed" in lines[1]
+
+
+async def test_metrics_are_for_those_who_have_a_key(opener: Opener) -> None:
+    town = await opener.open(settings=GatewaySettings(port=0, api_key=SecretStr("secret")))
+    async with town.httpx() as client:
+        address = f"http://{town.host}:{town.port}/metrics"
+        assert (await client.get(address)).status_code == 401
+        authorized = await client.get(address, headers={"authorization": "Bearer secret"})
+        assert authorized.status_code == 200
