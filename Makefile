@@ -15,7 +15,7 @@ SOURCES := actors gateway pipelines cluster tests benchmarks examples src/turnwi
 CLIENTS := build/clients
 ARGS ?=
 
-.PHONY: help run test lint unit system test-clients bench lock wheel clean
+.PHONY: help run test lint unit model system test-clients bench lock wheel clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
@@ -23,7 +23,7 @@ help: ## show this list
 run: $(VENV)/run.stamp ## install what is missing and start a server: make run ARGS="--port 9000"
 	@exec $(BIN)/turnwire serve $(ARGS)
 
-test: lint unit system test-clients ## all checks: lint, types, tests without and with a real Ray
+test: lint unit model system test-clients ## all checks: lint, types, tests without and with a real Ray
 
 lint: $(VENV)/dev.stamp ## ruff and mypy
 	$(BIN)/ruff check $(SOURCES)
