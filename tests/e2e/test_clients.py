@@ -113,7 +113,7 @@ def test_a_client_that_goes_in_its_prefill_gives_its_slot_to_the_next(
     transport: Callable[[RunningServer], AbstractContextManager[Leave]],
 ) -> None:
     """The model has two slots: `story` runs in one, the client that goes holds the other."""
-    talk = {"temperature": 0.0, "max_output_tokens": 1000}
+    talk: dict[str, Any] = {"temperature": 0.0, "max_output_tokens": 1000}
     with open_socket(smollm2_server.url) as observer, transport(smollm2_server) as leave:
         observer.create("smollm2", "Repeat the word hello for ever.", stream_id="story", **talk)
         steps_until(observer, DELTA, "story")

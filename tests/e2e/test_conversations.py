@@ -5,12 +5,13 @@ import re
 from contextlib import redirect_stdout
 from itertools import count, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from openai import OpenAI
 from openai.resources.responses.responses import ResponsesConnection
 from openai.types.responses import Response
-from responses_client import Ended, Socket, open_socket
+from responses_client import Ended, open_socket
 from running_server import RunningServer
 
 pytestmark = [
@@ -21,13 +22,13 @@ pytestmark = [
 ]
 
 README = Path(__file__).parents[2] / "README.md"
-GREEDY = {"temperature": 0.0, "max_output_tokens": 16}
+GREEDY: dict[str, Any] = {"temperature": 0.0, "max_output_tokens": 16}
 FACT = "I have a cat called Luna."
 QUESTIONS = ("Name a river in France.", "What is the name of my cat?")
 _numbers = count(1)
 
 
-def own() -> dict[str, object]:
+def own() -> dict[str, Any]:
     """Options of a conversation that shares no prompt with another one, whose turns might be in
     the model's memory as well: then more would be cached than the conversation itself left."""
     return {"temperature": 0.0, "instructions": f"You are assistant number {next(_numbers)}."}
@@ -46,7 +47,7 @@ def client_of(server: RunningServer) -> OpenAI:
 
 def sdk_turn(connection: ResponsesConnection, text: str, parent: Response | None) -> Response:
     """One turn with the unmodified client, as the README does it."""
-    more = {} if parent is None else {"previous_response_id": parent.id}
+    more: dict[str, Any] = {} if parent is None else {"previous_response_id": parent.id}
     connection.response.create(model="smollm2", input=text, store=False, **GREEDY, **more)
     for event in connection:
         assert event.type not in ("error", "response.failed"), event
@@ -149,19 +150,29 @@ def test_random_characters_cut_in_their_middle_are_kept_as_they_were_sampled(
     assert cut > 0
 
 
-def remembers(socket: Socket, turns: int) -> str:
-    """What the model says at that turn of the fact given in the first."""
-    parent = socket.turn("sim-max", "remember:COLOUR=teal").succeeded()
-    for number in range(2, turns):
-        parent = socket.turn("sim-max", f"Step {number}.", parent).succeeded()
-        assert "teal" not in parent.text
-    return socket.turn("sim-max", "recall:COLOUR", parent).succeeded().text
-
-
 @pytest.mark.parametrize("turns", [3, 30])
-def test_the_whole_context_reaches_the_engine_at_any_turn(
+def test_the_whole_context_reaches_the_engine_at_any_turn_of_a_websocket(
     smollm2_server: RunningServer, turns: int
 ) -> None:
     with open_socket(smollm2_server.url) as socket:
-        assert remembers(socket, turns) == "teal"
+        parent = socket.turn("sim-max", "remember:COLOUR=teal").succeeded()
+        for number in range(2, turns):
+            parent = socket.turn("sim-max", f"Step {number}.", parent).succeeded()
+            assert "teal" not in parent.text
+        assert socket.turn("sim-max", "recall:COLOUR", parent).succeeded().text == "teal"
         assert socket.turn("sim-max", "recall:COLOUR").succeeded().text == "unknown"
+
+
+@pytest.mark.parametrize("turns", [3, 30])
+def test_the_whole_context_reaches_the_engine_at_any_turn_over_http(
+    smollm2_server: RunningServer, turns: int
+) -> None:
+    questions = ["remember:COLOUR=teal", *(f"Step {number}." for number in range(2, turns))]
+    with client_of(smollm2_server) as client:
+        parent: str | None = None
+        for question in [*questions, "recall:COLOUR"]:
+            answer = client.responses.create(
+                model="sim-max", input=question, previous_response_id=parent
+            )
+            parent = answer.id
+        assert answer.output_text == "teal"

@@ -119,7 +119,7 @@ def test_an_inference_worker_is_killed_and_no_other_comes(mortal: RunningServer)
 def test_a_real_models_worker_is_killed_and_its_successor_gets_the_whole_prompt(
     mortal: RunningServer,
 ) -> None:
-    greedy = {"temperature": 0.0, "max_output_tokens": 16}
+    greedy: dict[str, Any] = {"temperature": 0.0, "max_output_tokens": 16}
     with open_socket(mortal.url) as socket:
         first = socket.turn("smollm2", "I have a cat called Luna.", **greedy).succeeded()
         kill(mortal, "ServeReplica:model-smollm2")
@@ -161,7 +161,8 @@ def test_billing_is_killed_and_every_turn_is_in_the_ledger_once(mortal: RunningS
 
 
 def test_storage_is_killed_and_what_was_said_to_be_stored_is_stored(mortal: RunningServer) -> None:
-    kept, lost = [], []
+    kept: list[Ended] = []
+    lost: list[Ended] = []
     with open_socket(mortal.url) as socket:
         kept.append(socket.turn("sim-250", "remember:N=first", store=True).succeeded())
         kill(mortal, "ServeReplica:storage")

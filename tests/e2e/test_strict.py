@@ -48,7 +48,7 @@ def test_a_safety_worker_that_is_killed_lets_nothing_through(strict: RunningServ
         socket.create("sim-max", "Hello.", first)
         socket.wait_for("response.in_progress")
         os.kill(safety, signal.SIGKILL)
-        types = []
+        types: list[str] = []
         while not types or types[-1] != "response.failed":
             types.append(socket.next()["type"])
         assert DELTA not in types
@@ -73,8 +73,8 @@ def test_content_of_turns_that_are_not_stored_and_keys_are_written_nowhere(
         body = {"model": "sim-max", "input": f"remember:K={MARKER}", "store": False}
         status, answer = post(strict, body | {"stream": stream})
         assert status == 200, answer
-    for body in ({"model": MARKER, "input": "x"}, {"model": "sim-max", "input": {MARKER: MARKER}}):
-        assert post(strict, body)[0] == 400
+    for wrong in ({"model": MARKER, "input": "x"}, {"model": "sim-max", "input": {MARKER: MARKER}}):
+        assert post(strict, wrong)[0] == 400
     assert post(strict, {}, f"/v1/{MARKER}")[0] == 404
     with pytest.raises(InvalidStatus), open_socket(strict.url, WRONG_KEY):
         pass
