@@ -35,13 +35,15 @@ def open_database(url: str, tables: sa.MetaData, part: str, version: int) -> sa.
 
     Raises Internal, with a text for the operator, when the database cannot be used.
     """
+    shown = "URL"  # without a password, once it can be told apart
     try:
         location = sa.make_url(url)
+        shown = location.render_as_string(hide_password=True)
         if location.get_backend_name() == "sqlite":
             _make_folder(location)
         engine = sa.create_engine(location, pool_size=2, max_overflow=0, pool_timeout=10)
-    except (SQLAlchemyError, OSError, ImportError) as error:
-        raise Internal(f"the {part} database {url!r} cannot be opened: {error}") from error
+    except (SQLAlchemyError, OSError, ImportError, ValueError) as error:
+        raise Internal(f"the {part} database {shown} cannot be opened: {error}") from error
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", _configure)
         sa.event.listen(engine, "begin", _begin_immediate)
@@ -50,7 +52,6 @@ def open_database(url: str, tables: sa.MetaData, part: str, version: int) -> sa.
     except SQLAlchemyError as error:
         engine.dispose()
         cause = getattr(error, "orig", None) or error
-        shown = location.render_as_string(hide_password=True)
         raise Internal(
             f"the {part} database {shown} cannot be used: {cause}. "
             "Is it writable, a database, and free of another program's lock?"

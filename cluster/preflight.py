@@ -77,9 +77,10 @@ def estimated_bytes(settings: Settings) -> int:
     gateway = settings.gateway.replicas * (
         REPLICA_BYTES + settings.connections.warm * CONNECTION_BYTES
     )
-    pools = (settings.safety, settings.routing, settings.storage, settings.billing)
+    pools = (settings.safety, settings.storage, settings.billing)
     models = sum(model.replicas * _model_bytes(model) for model in settings.models)
-    return RAY_BYTES + gateway + sum(pool.replicas for pool in pools) * REPLICA_BYTES + models
+    replicas = 1 + sum(pool.replicas for pool in pools)  # the one is routing
+    return RAY_BYTES + gateway + replicas * REPLICA_BYTES + models
 
 
 def _model_bytes(model: ModelSettings) -> int:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from turnwire.pipelines.config import (
+    BUNDLED,
     DEFAULT_MODELS,
     MIB,
     BillingSettings,
@@ -18,7 +19,6 @@ from turnwire.pipelines.config import (
     ConnectionSettings,
     GatewaySettings,
     ModelSettings,
-    RoutingSettings,
     SafetySettings,
     Section,
     StorageSettings,
@@ -53,7 +53,6 @@ class Settings(Section):
     gateway: GatewaySettings = GatewaySettings()
     connections: ConnectionSettings = ConnectionSettings()
     safety: SafetySettings = SafetySettings()
-    routing: RoutingSettings = RoutingSettings()
     storage: StorageSettings = StorageSettings()
     billing: BillingSettings = BillingSettings()
     channel: ChannelSettings = ChannelSettings()
@@ -197,7 +196,9 @@ def _absolute(settings: Settings) -> Settings:
 
     def model(given: ModelSettings) -> ModelSettings:
         llama = given.llama.model_copy(update={"path": file(given.llama.path)})
-        return given.model_copy(update={"llama": llama})
+        bundled = given.tokenizer.startswith(BUNDLED)
+        tokenizer = given.tokenizer if bundled else file(given.tokenizer)
+        return given.model_copy(update={"llama": llama, "tokenizer": tokenizer})
 
     gateway = settings.gateway
 

@@ -18,6 +18,9 @@ from pydantic import (
 
 MIB = 1024 * 1024
 
+BUNDLED = "splintr:"
+"""Before the name of a vocabulary that ships with the tokenizer library, in place of a path."""
+
 
 class Section(BaseModel):
     """Base of all sections: immutable, and a misspelt name is an error."""
@@ -161,10 +164,6 @@ class BillingSettings(PoolSettings):
     url: str = "sqlite:///turnwire-data/turnwire.db"
     max_backlog: PositiveInt = 10_000
     """Records a gateway keeps while billing is away; then it refuses new turns."""
-
-
-class RoutingSettings(PoolSettings):
-    """The registry of live workers."""
 
 
 class LlamaSettings(Section):

@@ -4,12 +4,9 @@ The difference changes no answer, only what a turn costs, so it goes wrong unnot
 """
 
 from collections import OrderedDict
-from typing import get_args
 
 from turnwire.pipelines.messages import Continuation
 from turnwire.pipelines.protocol.items import CallOutput, Item, Reasoning, Reference, role_of
-
-CONTINUATIONS: tuple[Continuation, ...] = get_args(Continuation)
 
 
 def continuation(

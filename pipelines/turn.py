@@ -94,13 +94,12 @@ class Turn:
     def end(self, error: ApiError) -> None:
         """End the response as failed with `error`, as soon as it exists."""
         self._end_error = error
-        if self._deadline is not None:
-            self._deadline.reschedule(0)
+        self._expire()
 
     def left(self) -> None:
         """The client is gone: stop a prefill that nobody waits for, unless its worker goes on."""
-        if self._work is not None and self._work.stream.ended and self._deadline is not None:
-            self._deadline.reschedule(0)
+        if self._work is not None and self._work.stream.ended:
+            self._expire()
 
     def beat(self, now_s: float) -> None:
         """Time passed: repeat the state to a client that has heard nothing for long."""
@@ -273,6 +272,10 @@ class Turn:
                     await Generation(self._services, self._memory, work, warm_up=True).run(take)
         finally:
             self._deadline = None
+
+    def _expire(self) -> None:
+        if self._deadline is not None and not self._deadline.expired():
+            self._deadline.reschedule(0)
 
     def _flush(self, work: Work, *more: m.Json) -> None:
         events, work.unsent = [*work.unsent, *more], []

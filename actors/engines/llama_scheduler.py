@@ -148,8 +148,9 @@ class Scheduler(Generic[S]):
         if feed.wants_output:
             try:
                 sampled = self._context.sample(self._samplers[stream], index)
-            except GuideFailed as error:
-                log.warning("llama.grammar_failed: %s", error)
+            except GuideFailed:
+                # Not what it says: that may quote the answer.
+                log.warning("llama.grammar_failed tokens=%d", stream.counts.output_tokens)
                 self._end(stream, events, Internal("the answer could not be kept to its grammar"))
                 return
             events += self._produced(stream, sampled)

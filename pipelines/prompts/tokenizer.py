@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import splintr
 
+from turnwire.pipelines.config import BUNDLED
 from turnwire.pipelines.messages import TokenIds
 from turnwire.pipelines.protocol.errors import Internal
 
@@ -31,10 +32,6 @@ class Tokenizer(Protocol):
 
     def markers(self, *others: str) -> dict[str, int]:
         """All control markers, those of `others` among them that the vocabulary has."""
-
-
-BUNDLED = "splintr:"
-"""Before the name of a vocabulary that ships with the tokenizer library, in place of a path."""
 
 
 class VocabularyTokenizer:

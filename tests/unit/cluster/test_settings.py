@@ -48,6 +48,16 @@ def test_paths_are_absolute_and_the_database_lies_in_the_data_folder(tmp_path: P
     assert settings.billing.url == settings.storage.url
 
 
+def test_a_tokenizer_is_a_path_unless_it_names_a_vocabulary(tmp_path: Path) -> None:
+    rows = [
+        {"name": name, "engine": "llama", "tokenizer": tokenizer}
+        for name, tokenizer in (("a", "tokenizer.json"), ("b", "splintr:qwen3"), ("c", ""))
+    ]
+    found = load({}, flags={"models": rows}).models
+    expected = [str(tmp_path / "tokenizer.json"), "splintr:qwen3", ""]
+    assert [model.tokenizer for model in found] == expected
+
+
 def test_a_database_named_by_hand_stays_where_it_was_put() -> None:
     environ = {"TURNWIRE_STORAGE__URL": "sqlite:////var/lib/t.db", "TURNWIRE_DATA": "here"}
     assert load(environ).storage.url == "sqlite:////var/lib/t.db"

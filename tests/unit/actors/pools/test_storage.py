@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sqlalchemy as sa
 
+from turnwire.actors.database import open_database
 from turnwire.actors.storage import StorageActor
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ChannelSettings, StorageSettings
@@ -182,6 +184,16 @@ async def test_a_folder_that_cannot_be_made_is_a_clear_error_at_the_start(
     (tmp_path / "file").write_text("")
     with pytest.raises(Internal, match="cannot be opened"):
         await world.run(storage(tmp_path / "file" / "turnwire.db"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["nosuchbase://ann:s3cret@host/db", "s3cret and no URL", "postgresql://ann:s3cret@host:x/db"],
+)
+async def test_an_error_at_the_start_shows_no_password(url: str) -> None:
+    with pytest.raises(Internal, match="cannot be opened") as caught:
+        open_database(url, sa.MetaData(), "storage", 1)
+    assert "s3cret" not in caught.value.message
 
 
 async def test_tables_of_a_newer_release_are_left_alone(world: "World", path: Path) -> None:

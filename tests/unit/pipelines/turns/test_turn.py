@@ -280,6 +280,19 @@ async def test_a_turn_can_be_ended_from_outside_with_a_reason() -> None:
     assert heard.decoded[-1]["response"]["error"]["code"] == "rate_limit_exceeded"
 
 
+async def test_a_turn_that_is_just_ending_can_be_ended_again() -> None:
+    world = World(hang_at=3)
+    turn, heard = Player(world).turn(create())
+    running = asyncio.create_task(turn.run())
+    await world.hanging.wait()
+    turn.end(RateLimitExceeded("first"))
+    await asyncio.sleep(0)  # its deadline has passed, and it does not know yet
+    turn.end(RateLimitExceeded("second"))
+    await running
+    check_events(heard.decoded)
+    assert heard.types[-1] == "response.failed"
+
+
 async def test_a_silent_turn_repeats_its_state() -> None:
     world = World(hang_at=3)
     player = Player(world, TurnLimits(policy="off", heartbeat_s=15))
