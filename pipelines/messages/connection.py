@@ -1,0 +1,145 @@
+"""What a gateway and a connection actor say to each other."""
+
+from typing import Literal
+
+import msgspec
+
+from turnwire.pipelines.messages.base import Continuation, Finish, Json, Message, TokenIds
+from turnwire.pipelines.messages.inference import Facts, ItemPrompt, Prompt
+from turnwire.pipelines.messages.records import Chain
+from turnwire.pipelines.messages.workers import Model
+
+
+class Open(Message, frozen=True):
+    """A lease begins: the connection's state is empty."""
+
+    connection_id: str
+    tenant: str
+
+
+class Close(Message, frozen=True):
+    """A lease ends: all state of the connection is dropped."""
+
+    connection_id: str
+
+
+class Prepare(Message, frozen=True):
+    """Validate one request, resolve and pin its parent, render what is new.
+
+    Serialized per connection: it sees every earlier `Commit`. Errors: any `InvalidRequest`.
+    """
+
+    connection_id: str
+    response_id: str
+    frame: Json
+    """The request as the client sent it."""
+    model: Model
+    lane: str | None = None
+    transport: Literal["websocket", "http"] = "websocket"
+    known_echo: bytes = b""
+    """`Prepared.echo_key` of an echo the gateway still holds."""
+    chain: Chain | None = None
+    """The parent as loaded from storage, after a first answer of `ParentUnknown`."""
+
+
+class ParentUnknown(Message, frozen=True):
+    """The parent is not in this connection's cache: load it, or refuse the turn."""
+
+    response_id: str
+
+
+class Prepared(Message, frozen=True):
+    """The turn is valid, its parent pinned, its prompt rendered."""
+
+    facts: Facts
+    prompt: Prompt
+    input_tokens: int
+    """Tokens of the whole prompt; 0 where only the engine can count them (form `items`)."""
+    echo_key: bytes
+    echo: Json | None
+    """Members of the response object that repeat the request (no braces); None: as `known_echo`."""
+    new_text: tuple[str, ...] = ()
+    """New text written by people or tools, for the safety pool."""
+    parent_id: str | None = None
+    generate: bool = True
+    store: bool = True
+    stream: bool = False
+    include: tuple[str, ...] = ()
+    stored_input: Json | None = None
+    """With `store`: the new input items, each with an id."""
+    stored_context: Chain | None = None
+    """With `store`, when the parent is not stored: everything before this turn."""
+    echo_turn: Json = b""
+    """More members of the response object (no braces): those that differ from turn to turn."""
+    echo_tools: Json | None = None
+    """The members `instructions` and `tools` of the echo (no braces), given when `echo` is."""
+    foreign_items: int = 0
+    """New input items of kinds that are not understood here; the prompt leaves them out."""
+    unsupported_tools: int = 0
+    """Tools the model is not shown, because nothing here could carry out their calls."""
+    continuation: Continuation = "new"
+    namespaced: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)
+    """Namespace and name of each function the model is shown under another name, given when
+    `echo` is."""
+    custom: tuple[str, ...] = ()
+    """Names of custom tools, given when `echo` is."""
+
+
+class Commit(Message, frozen=True):
+    """The turn produced a usable response; it becomes its lane's latest. Idempotent."""
+
+    connection_id: str
+    response_id: str
+    items: Json
+    """The output items, as sent to the client."""
+    sampled: TokenIds = b""
+    finish: Finish = "stop"
+    sequence: int = 0
+
+
+class Abort(Message, frozen=True):
+    """The turn ended without a usable response. Idempotent.
+
+    `evict`: also forget the parent it named. Only for a failed continuation on the parent's lane.
+    """
+
+    connection_id: str
+    response_id: str
+    evict: bool = False
+    sequence: int = 0
+    parent_id: str | None = None
+    """The parent, of a turn that was refused before it was prepared; `lane`: where it came."""
+    lane: str | None = None
+
+
+class Recall(Message, frozen=True):
+    """The whole prompt of a turn that is prepared, for a worker that lost its prefix.
+
+    Answered with a `TokenPrompt` or `ItemPrompt` whose `prefix_key` is empty.
+    """
+
+    connection_id: str
+    response_id: str
+
+
+class CountTokens(Message, frozen=True):
+    """How long would the prompt of this request be? Changes nothing. Errors: as `Prepare`."""
+
+    connection_id: str
+    frame: Json
+    model: Model
+    chain: Chain | None = None
+    """As in `Prepare`."""
+
+
+class TokenCount(Message, frozen=True):
+    """The length of a prompt; or, where only the engine can count, the whole prompt to count."""
+
+    input_tokens: int = 0
+    prompt: ItemPrompt | None = None
+
+
+class Forget(Message, frozen=True):
+    """A stored response was deleted: the actor lets nobody continue from it. Idempotent."""
+
+    response_id: str
