@@ -75,6 +75,11 @@ class LeasedConnection(Connection):
     def abort(self, command: m.Abort) -> None:
         self._deliver(command)
 
+    @property
+    def owed(self) -> int:
+        """Commands its actor has not acknowledged: never more than `MAX_UNACKNOWLEDGED`."""
+        return len(self._unacknowledged)
+
     # --- for the pool ---------------------------------------------------------------------------
 
     async def placed(self) -> None:
@@ -130,8 +135,10 @@ class LeasedConnection(Connection):
         self._sequence += 1
         stamped = msgspec.structs.replace(command, connection_id=self.id, sequence=self._sequence)
         self._unacknowledged[self._sequence] = stamped
-        if len(self._unacknowledged) > MAX_UNACKNOWLEDGED and self._link is not None:
-            self._on_stuck(self._link)
+        if len(self._unacknowledged) > MAX_UNACKNOWLEDGED:
+            self._unacknowledged.clear()  # void with the actor, which is given up
+            if self._link is not None:
+                self._on_stuck(self._link)
         elif self._channel is not None:
             self._send(self._channel, self._sequence, stamped)
 

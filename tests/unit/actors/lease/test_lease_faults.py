@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from turnwire.actors.leased_connection import MAX_UNACKNOWLEDGED
+from turnwire.actors.leased_connection import MAX_UNACKNOWLEDGED, LeasedConnection
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.protocol.errors import InvalidRequest, Overloaded
 
@@ -160,6 +160,13 @@ async def test_an_actor_that_acknowledges_nothing_is_replaced(world: "World") ->
         prepared = await connection.prepare(prepare("r1"))
         assert isinstance(prepared, m.Prepared)
         assert prepared.echo_key != b"a1"
+
+
+async def test_what_a_connection_without_an_actor_is_told_does_not_pile_up() -> None:
+    connection = LeasedConnection("conn_1", "red", 5.0, lambda link: None)
+    for number in range(3 * MAX_UNACKNOWLEDGED):
+        connection.abort(m.Abort("", f"r{number}"))
+    assert connection.owed <= MAX_UNACKNOWLEDGED
 
 
 async def test_a_commit_the_actor_refuses_does_not_hold_up_the_next_ones(
