@@ -21,13 +21,16 @@ MODELS = (
     '[{"name": "smollm2", "engine": "llama", "prompt_format": "chatml"}, '
     f'{{"name": "simulated", "engine": "simulated", "simulated": {{"max_ongoing": {SLOTS}}}}}]'
 )
+WORKER_WAIT_S = 20
+"""Ample for a successor to start on a busy machine: the default is a close call there."""
 SLOW_START = {"sim.first_token_ms": "2000"}
 NEVER_STARTS = {"sim.first_token_ms": "600000"}
 
 
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[RunningServer]:
-    with RunningServer({"TURNWIRE_MODELS": MODELS}) as running:
+    settings = {"TURNWIRE_MODELS": MODELS, "TURNWIRE_GATEWAY__WORKER_WAIT_S": str(WORKER_WAIT_S)}
+    with RunningServer(settings) as running:
         yield running
 
 
