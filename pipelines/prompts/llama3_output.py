@@ -8,16 +8,12 @@ import re
 from collections.abc import Callable
 
 from turnwire.pipelines.messages import (
-    CallProduced,
-    Counts,
     EngineEvent,
     GenerationFinished,
-    Json,
     TextProduced,
 )
-from turnwire.pipelines.prompts.call_arguments import ArgumentText
 from turnwire.pipelines.prompts.marked_text import undecided
-from turnwire.pipelines.protocol.errors import Internal
+from turnwire.pipelines.prompts.written_calls import WrittenCalls
 
 _TAG = "<|python_tag|>"
 _STRING = r'"((?:[^"\\\x00-\x1f]|\\.)*)"'
@@ -33,29 +29,23 @@ class Llama3Output:
     """Implements `prompts.output.OutputParser`. `call_id`: the id of a call, by its number."""
 
     def __init__(self, call_id: Callable[[int], str]) -> None:
-        self._call_id = call_id
-        self._counts = Counts()
+        self._written = WrittenCalls(call_id)
         self._held = ""
-        self._logprobs: list[Json] = []
         self._reads: Callable[[], bool] = self._read_start
-        self._calls = 0
-        self._name = ""
-        self._arguments = ArgumentText()
-        self._out: list[EngineEvent] = []
 
     def feed(self, event: EngineEvent) -> list[EngineEvent]:
         match event:
-            case TextProduced(text, counts, ids, logprobs):
-                self._counts = counts
+            case TextProduced(text):
+                self._written.arrived(event)
                 self._held += text
-                self._logprobs += [logprobs] if logprobs else []
                 while self._reads():
                     pass
-                return self._taken(ids)
+                return self._written.taken(event.ids)
             case GenerationFinished(finish):
                 if self._reads == self._read_arguments and finish in ("stop", "tool_calls"):
-                    self._close_call()
-                return [*self._taken(), event]
+                    self._written.close()
+                    self._reads = self._read_rest
+                return [*self._written.taken(), event]
             case _:
                 return [event]
 
@@ -64,24 +54,18 @@ class Llama3Output:
             self._reads = self._read_text
         if self._reads == self._read_text:
             self._say()
-        return self._taken()
-
-    def _taken(self, ids: bytes = b"") -> list[EngineEvent]:
-        out, self._out = self._out, []
-        return [TextProduced("", self._counts, ids), *out] if ids else out
+        return self._written.taken()
 
     def _read_start(self) -> bool:
         """Each of these takes what it can from `_held`; True: another one goes on with it."""
-        begun = self._held.lstrip(" \n;" if self._calls else None)
+        begun = self._held.lstrip(" \n;" if self._written.finished else None)
         if begun.startswith(_TAG):
             begun = begun[len(_TAG) :]
             self._held = begun
         if head := _HEAD.match(begun):
             self._held = begun[head.end() :]
-            self._logprobs.clear()
-            self._name = json.loads(f'"{head[1]}"')
-            self._arguments = ArgumentText()
-            self._call("")
+            self._written.begin()
+            self._written.open(json.loads(f'"{head[1]}"'))
             self._reads = self._read_arguments
             return True
         if _may_be_call(begun):
@@ -90,12 +74,10 @@ class Llama3Output:
         return True
 
     def _read_arguments(self) -> bool:
-        piece, self._held = self._arguments.feed(self._held)
-        self._call(piece)
-        if not self._arguments.complete:
-            return False
-        self._close_call()
-        return True
+        over, self._held = self._written.read(self._held)
+        if over:
+            self._reads = self._read_rest
+        return over
 
     def _read_rest(self) -> bool:
         """The end of the object; another call may follow."""
@@ -113,27 +95,8 @@ class Llama3Output:
 
     def _say(self) -> None:
         text, self._held = self._held, ""
-        if text and not (self._calls and not text.strip(" \n;")):
-            logprobs, self._logprobs = b",".join(self._logprobs), []
-            self._out.append(TextProduced(text, self._counts, b"", logprobs))
-
-    def _close_call(self) -> None:
-        """Raises Internal when the arguments are no JSON and cannot be made so."""
-        if not self._arguments.complete:
-            added = self._arguments.repair()
-            self._call(added or "")
-            self._arguments.feed(added or "")
-        if not self._arguments.valid:
-            raise Internal("The model wrote a call whose arguments are not valid JSON.")
-        self._call("", finished=True)
-        self._calls += 1
-        self._reads = self._read_rest
-
-    def _call(self, arguments: str, *, finished: bool = False) -> None:
-        call_id = self._call_id(self._calls)
-        self._out.append(
-            CallProduced(self._calls, call_id, self._name, arguments, self._counts, finished)
-        )
+        if not (self._written.finished and not text.strip(" \n;")):
+            self._written.say(text)
 
 
 def _may_be_call(begun: str) -> bool:
