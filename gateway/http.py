@@ -130,6 +130,7 @@ class TurnExchange:
 
     async def _admitted(self, request: Request, principal: Principal, send: Send) -> None:
         """Raises the ApiError of a request that is refused before anything was sent."""
+        began_s = self._serving.clock.now_s()
         body = await read_body(request, self._serving)
         self._held_bytes = len(body)
         try:
@@ -147,6 +148,7 @@ class TurnExchange:
                     transport="http",
                     timings=request.headers.get(TIMINGS_HEADER) == "1",
                     received_s=self._serving.clock.now_s(),
+                    began_s=began_s,
                 )
                 memory = self._serving.memory(leased)
                 self._turn = Turn(turn_request, memory, self._serving.services, outbox)

@@ -9,6 +9,7 @@ import logging
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from turnwire.gateway.caller import Caller
+from turnwire.gateway.stage_metrics import StageMetrics
 from turnwire.pipelines.continuity import Setbacks
 from turnwire.pipelines.messages import Continuation, Prepared
 from turnwire.pipelines.protocol.errors import ApiError
@@ -35,6 +36,8 @@ class Observation:
             ("client", "transport", "code"),
             registry=self._registry,
         )
+        self.stages = StageMetrics()
+        self._registry.register(self.stages)
 
     def text(self) -> bytes:
         """In the text format of Prometheus."""
@@ -77,15 +80,17 @@ class ObservedTurn:
         elif usage is not None:
             labels = caller.family, caller.transport, self._came, usage.status
             self._observation.turns.labels(*labels).inc()
+            self._observation.stages.add(turn.stages.spent_us)
             if turn.failure is not None:
                 self._observation.setback(caller)
             logger.info(
                 "turn.ended response_id=%s client=%s transport=%s continuation=%s status=%s "
-                "model=%s input_tokens=%d cached_tokens=%d output_tokens=%d",
+                "model=%s input_tokens=%d cached_tokens=%d output_tokens=%d us=%s",
                 turn.id,
                 *labels,
                 usage.model,
                 usage.counts.input_tokens,
                 usage.counts.cached_tokens,
                 usage.counts.output_tokens,
+                turn.stages,
             )

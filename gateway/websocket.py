@@ -13,7 +13,7 @@ from turnwire.gateway.auth import Principal
 from turnwire.gateway.caller import caller_of
 from turnwire.gateway.observation import ObservedTurn
 from turnwire.gateway.turns import LeasedConnection, Serving
-from turnwire.gateway.wire import WIRE, SocketWire
+from turnwire.gateway.wire import BEGAN, WIRE, SocketWire
 from turnwire.pipelines.effects import (
     Accepted,
     CancelTurn,
@@ -152,7 +152,8 @@ class SocketClient:
                     where = self._memory.connection_id, len(frame)
                     logger.warning("request.too_big %s: %d bytes", *where)
                 response_id = self._serving.response_id()
-                self._perform(self._session.received(frame, response_id, self._clock.now_s()))
+                now_s, began_s = self._clock.now_s(), message[BEGAN]
+                self._perform(self._session.received(frame, response_id, now_s, began_s))
 
     def _log_end(self, code: int) -> None:
         """Clients often leave without a close frame, so only what we could not take is news."""
@@ -211,6 +212,7 @@ class SocketClient:
             lane=accepted.lane,
             timings=self._timings,
             received_s=accepted.received_s,
+            began_s=accepted.began_s,
         )
         observed = ObservedTurn(self._serving.observation, self._caller.on_lane(accepted.lane))
         listener = _TurnListener(self, accepted.response_id, observed)

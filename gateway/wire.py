@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import time
 from typing import Any, cast
 
 import uvicorn
@@ -18,6 +19,9 @@ from turnwire.pipelines.protocol.errors import Overloaded
 
 WIRE = "turnwire.wire"
 """In `scope["state"]`: the protocol object below the request."""
+
+BEGAN = "turnwire.began_s"
+"""In a received message: when its first bytes came."""
 
 _LAST_WORDS_S = 2.0
 """A client that answered no ping has this long to take what was still sent."""
@@ -58,6 +62,7 @@ class SocketWire(WebSocketsSansIOProtocol):
         self._inbound = config.inbound
         self._max_send_bytes = config.max_send_bytes
         self._partial_bytes = 0
+        self._began_s = 0.0
 
     def send_events(self, events: list[Json]) -> None:
         """Each event is one text frame; all leave in one write. Nothing once the socket ends.
@@ -105,6 +110,8 @@ class SocketWire(WebSocketsSansIOProtocol):
             self.scope["state"][WIRE] = self
 
     def data_received(self, data: bytes) -> None:
+        if not self._partial_bytes:
+            self._began_s = time.monotonic()
         super().data_received(data)
         self._charge(len(self.conn.reader.buffer) + sum(map(len, self.frames)))
 
@@ -127,7 +134,7 @@ class SocketWire(WebSocketsSansIOProtocol):
         self.frames = []
         if self.close_sent:
             return
-        message = {"type": "websocket.receive", self.curr_msg_data_type: data}
+        message = {"type": "websocket.receive", self.curr_msg_data_type: data, BEGAN: self._began_s}
         self.queue.put_nowait(cast(Any, message))
         if self.queue.qsize() >= _MAX_UNREAD and not self.read_paused:
             self.read_paused = True

@@ -16,6 +16,7 @@ class Accepted:
     model: str | None = None
     generate: bool = True
     received_s: float = 0.0
+    began_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Literal
 from turnwire.pipelines.messages import Screen, Screened
 from turnwire.pipelines.ports import Safety
 from turnwire.pipelines.protocol.errors import ApiError, ContentRefused
+from turnwire.pipelines.stages import Stages
 
 UNSCREENED = "unscreened"
 """Marks a usage record whose text was not, or not wholly, classified."""
@@ -31,6 +32,7 @@ class Screening:
         command: Screen,
         policy: Literal["off", "score", "block"],
         deadline_s: float,
+        stages: Stages,
         refused: Callable[[ApiError], None],
     ) -> None:
         """`refused` is called under `block` as soon as the text is known not to pass."""
@@ -40,6 +42,7 @@ class Screening:
         self.holds_output = self._wanted and policy == "block"
         """Must `passed` be awaited before anything is sent?"""
         self._deadline_s = deadline_s
+        self._stages = stages
         self._refused = refused
         self._task: asyncio.Task[Screened] | None = None
         self._verdict: Screened | None = None
@@ -84,6 +87,7 @@ class Screening:
 
     async def _screen(self) -> Screened:
         verdict = _UNKNOWN
+        begin_s = self._stages.now_s()
         try:
             async with asyncio.timeout(self._deadline_s):
                 verdict = await self._safety.screen(self._command)
@@ -91,6 +95,7 @@ class Screening:
             logger.warning("screen.failed %s: %s", self._command.response_id, error)
         except Exception:
             logger.exception("screen.failed %s", self._command.response_id)
+        self._stages.took("screen", round((self._stages.now_s() - begin_s) * 1e6))
         self._verdict = verdict
         if self.holds_output and (refusal := _refusal(verdict)) is not None:
             self._refused(refusal)

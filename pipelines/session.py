@@ -84,8 +84,13 @@ class Session:
     def idle(self) -> bool:
         return not self._running and not self._queued
 
-    def received(self, frame: Json, response_id: str, now_s: float) -> list[Effect]:
-        """A text frame arrived. `response_id` names the response, if it asks for one."""
+    def received(
+        self, frame: Json, response_id: str, now_s: float, began_s: float = 0.0
+    ) -> list[Effect]:
+        """A text frame arrived. `response_id` names the response, if it asks for one.
+
+        `began_s`: when its first bytes came, where that is known.
+        """
         if self._closed:
             return []
         if len(frame) > self.max_message_bytes:
@@ -97,7 +102,8 @@ class Session:
         lane = envelope.stream_id
         match envelope.type:
             case "response.create":
-                return self._create(self._turn(envelope, frame, response_id, now_s), now_s)
+                turn = self._turn(envelope, frame, response_id, now_s, began_s)
+                return self._create(turn, now_s)
             case "response.processed":
                 return []
             case "response.steer":
@@ -169,9 +175,12 @@ class Session:
         self._drop_waiting()
         return [CancelTurn(response_id) for response_id in self._running]
 
-    def _turn(self, envelope: Envelope, frame: Json, response_id: str, now_s: float) -> Accepted:
+    def _turn(
+        self, envelope: Envelope, frame: Json, response_id: str, now_s: float, began_s: float
+    ) -> Accepted:
         generate = envelope.generate is not False
-        return Accepted(response_id, frame, envelope.stream_id, envelope.model, generate, now_s)
+        lane, model = envelope.stream_id, envelope.model
+        return Accepted(response_id, frame, lane, model, generate, now_s, began_s)
 
     def _steer(self, frame: Json, lane: str | None) -> Effect:
         try:

@@ -44,6 +44,9 @@ class Turn:
         """Why the response failed, after it was created."""
         self.usage: m.UsageRecord | None = None
         """What it used, once it is over."""
+        received_s = request.received_s or services.clock.now_s()
+        self.stages = Stages(services.clock.now_s, request.began_s or received_s)
+        self.stages.passed("receive", received_s)
         self._frame = request.frame
         self._known_echo = memory.echo
         self._request = replace(request, frame=b"")
@@ -51,7 +54,6 @@ class Turn:
         self._services = services
         self._listener = listener
         self._clock = services.clock
-        self._stages = Stages(self._clock.now_s, request.received_s or self._clock.now_s())
         self._work: Work | None = None
         self._status = "failed"
         self._finish: m.Finish | None = None
@@ -73,7 +75,7 @@ class Turn:
 
     async def run(self) -> None:
         """Raises an ApiError for a fault before `created`; later only what is a bug."""
-        self._stages.mark("queued")
+        self.stages.passed("queue")
         self._services.settlements.admit()
         try:
             model = await self._resolve()
@@ -81,6 +83,7 @@ class Turn:
             async with work.screening:
                 await self._respond(work)
                 self._release()
+                self.stages.passed("commit")
                 await self._aftermath(work)
         except ApiError as error:
             self._evict = error.status not in _KEEPS_PARENT
@@ -89,7 +92,9 @@ class Turn:
             self._release()
             if self._work is not None:
                 self.usage = self._work.usage(self._status)
+                self.stages.resumed()
                 self._services.settlements.settle(self.usage)
+                self.stages.passed("settle")
 
     def end(self, error: ApiError) -> None:
         """End the response as failed with `error`, as soon as it exists."""
@@ -116,7 +121,7 @@ class Turn:
         if model is None:
             give_up_s = self._clock.now_s() + self._services.limits.worker_wait_s
             model = (await routes.find(name, give_up_s)).model
-        self._stages.mark("resolved")
+        self.stages.passed("route")
         return model
 
     async def _prepare(self, model: m.Model) -> m.Prepared:
@@ -132,7 +137,7 @@ class Turn:
             known_echo=memory.echo.key,
         )
         prepared = await prepare(command, memory.connection, self._services.store, request.tenant)
-        self._stages.mark("prepared")
+        self.stages.passed("prepare")
         self._frame = b""
         return prepared
 
@@ -156,6 +161,7 @@ class Turn:
             m.Screen(self.id, request.tenant, prepared.new_text),
             services.limits.policy,
             services.limits.screen_s,
+            self.stages,
             self.end,
         )
         held = screening.holds_output
@@ -199,13 +205,14 @@ class Turn:
         generation = Generation(self._services, self._memory, work, sent=lambda: self._flush(work))
         work.unsent = work.stream.created()
         await generation.find_worker(lambda: self._flush(work, *work.stream.queued()))
+        self.stages.passed("route")
         work.unsent += work.stream.started()
 
         async def take(batch: list[m.EngineEvent]) -> None:
             await self._take(work, batch)
 
         finish = await generation.run(take)
-        self._stages.mark("generated")
+        self.stages.passed("decode")
         await self._conclude(work, finish)
 
     async def _warm_up(self, work: Work) -> None:
@@ -220,10 +227,11 @@ class Turn:
         if work.held:
             await work.screening.passed()
             work.held = False
-        self._stages.mark("evaluated")
+        first = batch[0]
+        self.stages.evaluated(first.waited_us if type(first) is m.PromptEvaluated else 0)
         events = work.produced(batch)
         if events:
-            self._stages.mark("first_output")
+            self.stages.produced()
         if type(batch[-1]) is m.GenerationFinished:
             work.unsent += events
         else:
@@ -232,7 +240,7 @@ class Turn:
     async def _conclude(self, work: Work, finish: m.Finish) -> None:
         stream = work.stream
         if self._request.timings or work.prepared.facts.metadata.get(TIMINGS) == "1":
-            stream.object.with_metadata(TIMINGS, self._stages.json())
+            stream.object.with_metadata(TIMINGS, self.stages.json())
         work.unsent += stream.closed(finish, self._clock.today_s())
         if work.prepared.store:
             self._flush(work)
@@ -241,6 +249,7 @@ class Turn:
             except ApiError as error:
                 message = "The response could not be stored; try again, or send store: false."
                 raise Overloaded(message) from error
+            self.stages.passed("commit")
         self._flush(work, stream.terminal())
         self._finish = finish
         self._status = stream.status if work.prepared.generate else "warm_up"

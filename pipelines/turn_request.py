@@ -22,6 +22,8 @@ class TurnRequest:
     transport: Literal["websocket", "http"] = "websocket"
     timings: bool = False
     received_s: float = 0.0
+    """All of it was there; `began_s`: its first bytes. 0: when the turn was made."""
+    began_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ thread that is in `run`.
 
 import logging
 import threading
+import time
 from array import array
 from collections import deque
 from collections.abc import Callable
@@ -87,6 +88,7 @@ class Scheduler(Generic[S]):
         with self._changed:
             if self._stopping:
                 raise Overloaded("the engine is closing")
+            stream.submitted_s = time.monotonic()
             self._submitted.append(stream)
             self._changed.notify()
 
@@ -209,6 +211,7 @@ class Scheduler(Generic[S]):
         slot = placement.slot
         self._waiting.remove(stream)
         self._running.append(stream)  # first: a fault from here on ends it with the others
+        stream.waited_us = round((time.monotonic() - stream.submitted_s) * 1e6)
         source = self._state_of(placement.source)
         keep = 0 if placement.source is not None and source is None else placement.keep
         if placement.save:

@@ -45,6 +45,9 @@ class Stream:
     """Holds the answer to its grammar."""
     logprobs: int | None = None
     cancelled: bool = False
+    submitted_s: float = 0.0
+    waited_us: int = 0
+    """From there until it had a slot."""
     slot: Slot | None = None
     next_ids: Ids = field(default_factory=no_ids)
     """Ids of the answer that are not evaluated yet: the last sampled one, and what it forces."""
@@ -68,7 +71,7 @@ class Stream:
 
     def prompt_evaluated(self) -> list[EngineEvent]:
         """The prompt is in the slot; a warm-up ends here."""
-        events: list[EngineEvent] = [PromptEvaluated(self.counts)]
+        events: list[EngineEvent] = [PromptEvaluated(self.counts, self.waited_us)]
         if self.warm_up:
             return [*events, GenerationFinished("stop", self.counts)]
         if self.output_limit < 1:

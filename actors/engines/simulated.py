@@ -107,13 +107,15 @@ class SimulatedEngine:
         if (model := self._by_name.get(facts.model)) is None:
             raise InvalidRequest(f"this worker does not serve {facts.model!r}", "model")
         steering = read_steering(facts.metadata, PROFILES[model.name])
+        came_s = self._time()
         async with self._slots.place():
+            waited_us = round((self._time() - came_s) * 1e6)
             placed = self._prompts.place(prompt, facts.tenant)
             if placed is None:
                 yield [PrefixMissing()]
                 return
             agent_turns = self._settings.simulated.agent_tool_turns if model.name == AGENT else 0
-            playback = _playback(command, placed, steering, model, agent_turns)
+            playback = _playback(command, placed, steering, model, agent_turns, waited_us)
             with self._evaluation(command, placed, steering) as pace:
                 while not playback.finished:
                     if playback.failing:
@@ -182,7 +184,12 @@ class SimulatedEngine:
 
 
 def _playback(
-    command: Generate, placed: Placed, steering: Steering, model: Model, agent_turns: int
+    command: Generate,
+    placed: Placed,
+    steering: Steering,
+    model: Model,
+    agent_turns: int,
+    waited_us: int,
 ) -> Playback:
     facts, held = command.facts, placed.held
     room = model.context_window - held.tokens
@@ -195,7 +202,7 @@ def _playback(
         key = command.prompt.key
         written = script(Question(key, placed.head, held.items, facts, steering, agent_turns))
     counts = Counts(held.tokens, placed.cached_tokens)
-    return Playback(written, counts, min(facts.max_output_tokens, room))
+    return Playback(written, counts, min(facts.max_output_tokens, room), waited_us)
 
 
 def _models(settings: ModelSettings) -> tuple[Model, ...]:

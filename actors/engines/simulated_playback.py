@@ -20,13 +20,19 @@ MAX_STEP_TOKENS: Final = 4096
 
 
 class Playback:
-    """One generation under way. `counts`: those of the evaluated prompt."""
+    """One generation under way. `counts`: those of the evaluated prompt.
 
-    def __init__(self, script: Script, counts: Counts, max_output_tokens: int) -> None:
+    `waited_us`: how long it had no place.
+    """
+
+    def __init__(
+        self, script: Script, counts: Counts, max_output_tokens: int, waited_us: int = 0
+    ) -> None:
         self.sent_tokens = 0
         self.finished = False
         self._script = script
         self._counts = counts
+        self._waited_us = waited_us
         self._evaluated = False
         self._part = 0
         self._part_tokens = 0
@@ -51,7 +57,7 @@ class Playback:
         events: list[EngineEvent] = []
         if due_tokens and not self._evaluated:
             self._evaluated = True
-            events.append(PromptEvaluated(self._counts))
+            events.append(PromptEvaluated(self._counts, self._waited_us))
         while self.sent_tokens < until:
             events.append(self._produce(until - self.sent_tokens))
         if due_tokens and self.sent_tokens == self._end_tokens and not self.failing:

@@ -86,6 +86,8 @@ class PromptEvaluated(Message, frozen=True):
     """Prefill is over (or the prompt was joined or cached)."""
 
     counts: Counts
+    waited_us: int = 0
+    """How long before that all places of the worker were taken."""
 
 
 class TextProduced(Message, frozen=True):

@@ -174,7 +174,7 @@ async def test_timings_are_given_when_a_header_asks_for_them(town: Town) -> None
     async with town.httpx() as client:
         headers = {"X-Turnwire-Timings": "1"}
         response = await client.post("/responses", content=create(), headers=headers)
-    assert "prepared" in orjson.loads(response.json()["metadata"]["turnwire.timings"])
+    assert "prepare" in orjson.loads(response.json()["metadata"]["turnwire.timings"])
 
 
 async def test_models_and_health(opener: Opener, town: Town) -> None:

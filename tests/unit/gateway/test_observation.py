@@ -1,6 +1,7 @@
 """What `/metrics` and the log say of turns."""
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from pydantic import SecretStr
 from scripted_ports import MODEL
 
 from turnwire.gateway.caller import caller_of, family
+from turnwire.gateway.stage_metrics import StageMetrics
 from turnwire.pipelines.config import GatewaySettings
+from turnwire.pipelines.stages import STAGES
 
 LABELS = ("client", "transport", "continuation", "status", "code")
 ANSWERED: Any = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
@@ -95,6 +98,39 @@ async def test_http_is_counted_apart(opener: Opener) -> None:
     assert counted["openai-python", "http", "full", "completed"] == 1
 
 
+async def test_each_stage_of_a_turn_is_counted_once(opener: Opener) -> None:
+    town = await opener.open()
+    async with town.connect() as socket:
+        first = (await turn(socket))[-1]["response"]["id"]
+        await turn(socket, previous_response_id=first)
+    async with town.httpx() as client:
+        text = (await client.get(f"http://{town.host}:{town.port}/metrics")).text
+    samples = [
+        sample
+        for found in text_string_to_metric_families(text)
+        if found.name == "turnwire_turn_stage_seconds"
+        for sample in found.samples
+    ]
+    counts = {s.labels["stage"]: s.value for s in samples if s.name.endswith("_count")}
+    assert counts.keys() == set(STAGES)
+    assert {counts[stage] for stage in ("receive", "prepare", "commit", "settle")} == {2.0}
+    sums = {s.labels["stage"]: s.value for s in samples if s.name.endswith("_sum")}
+    assert 0 < sums["prepare"] < 60
+
+
+def test_a_stage_is_in_the_first_bucket_that_holds_it() -> None:
+    metrics = StageMetrics()
+    for us in (50, 51, 10**9):
+        metrics.add({"prepare": us})
+    (found,) = metrics.collect()
+    buckets = {
+        sample.labels["le"]: sample.value
+        for sample in found.samples
+        if sample.labels["stage"] == "prepare" and "le" in sample.labels
+    }
+    assert (buckets["5e-05"], buckets["0.0001"], buckets["10"], buckets["+Inf"]) == (1, 2, 2, 3)
+
+
 async def test_a_turn_is_one_line_of_the_log(
     opener: Opener, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -107,6 +143,7 @@ async def test_a_turn_is_one_line_of_the_log(
     assert len(lines) == 2
     assert f"response_id={first} client=python transport=websocket" in lines[0]
     assert "continuation=incremental status=completed" in lines[1]
+    assert re.search(r" us=receive:\d+,queue:\d+,route:\d+,prepare:\d+,prefill:", lines[1])
 
 
 async def test_metrics_are_for_those_who_have_a_key(opener: Opener) -> None:
