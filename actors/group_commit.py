@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -22,12 +22,16 @@ class GroupCommit(Generic[Write, Result]):
     """A block that owns the writer thread and the one task that feeds it.
 
     `commit` runs in the thread: it commits a list of writes in one transaction and returns their
-    results in order, or raises and has changed nothing. `submit` returns after the commit.
-    Leaving the block commits what is queued.
+    results in order, an ApiError for one that is refused. If it raises, nothing has changed: an
+    ApiError is the answer to all, after anything else they are tried one by one. `submit` returns
+    after the commit. Leaving the block commits what is queued.
     """
 
     def __init__(
-        self, commit: Callable[[list[Write]], list[Result]], max_queued: int, name: str
+        self,
+        commit: Callable[[list[Write]], Sequence[Result | ApiError]],
+        max_queued: int,
+        name: str,
     ) -> None:
         self._commit = commit
         self._max_queued = max_queued
@@ -84,20 +88,28 @@ class GroupCommit(Generic[Write, Result]):
         writes = [write for write, _ in group]
         try:
             results = await loop.run_in_executor(self._thread, self._commit, writes)
+        except ApiError as error:
+            _log.error("%s.commit_refused: %s", self._name, error)
+            for _, answer in group:
+                self._refuse(answer, error)
+            return
         except Exception as error:
             if len(group) > 1:
                 # One bad write must not take the others of its group with it.
                 for one in group:
                     await self._commit_group([one])
                 return
-            self._refuse(group[0][1], error)
+            # The text of a database error may quote what is stored.
+            _log.error("%s.commit_failed: %s", self._name, type(error).__name__)
+            refusal = Overloaded(f"{self._name} cannot write at the moment")
+            self._refuse(group[0][1], refusal)
             return
         for (_, answer), result in zip(group, results, strict=True):
-            if not answer.done():
+            if isinstance(result, ApiError):
+                self._refuse(answer, result)
+            elif not answer.done():
                 answer.set_result(result)
 
-    def _refuse(self, answer: asyncio.Future[Result], error: Exception) -> None:
-        _log.error("%s.commit_failed: %s", self._name, type(error).__name__)
+    def _refuse(self, answer: asyncio.Future[Result], error: ApiError) -> None:
         if not answer.done():
-            known = error if isinstance(error, ApiError) else None
-            answer.set_exception(known or Overloaded(f"{self._name} cannot write at the moment"))
+            answer.set_exception(error)

@@ -11,27 +11,47 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TypeVar
 
+from turnwire.actors import storage_schema
 from turnwire.actors.channel import Listener
+from turnwire.actors.database import open_database
+from turnwire.actors.fenced_writer import Fenced, FencedWriter
 from turnwire.actors.group_commit import GroupCommit
-from turnwire.actors.stored_responses import StoredResponses, unknown
+from turnwire.actors.stored_responses import StoredResponses
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ChannelSettings, StorageSettings
 from turnwire.pipelines.protocol.errors import ApiError, Overloaded
+
+SCHEMAS = (storage_schema.SCHEMA,)
+"""All tables a storage worker keeps, each part with its own migrations."""
 
 Answer = TypeVar("Answer")
 
 
 class StorageActor:
-    """One worker of the pool. `start`, then any number of calls on its channel, then `close`."""
+    """One worker of the pool. `start`, then any number of calls on its channel, then `close`.
+
+    `slot`: which of the pool's workers it is. The one that had it before cannot write any more.
+    """
 
     def __init__(
-        self, id: str, node: str, settings: StorageSettings, channel: ChannelSettings
+        self,
+        id: str,
+        node: str,
+        settings: StorageSettings,
+        channel: ChannelSettings,
+        slot: int = 0,
     ) -> None:
         self._settings = settings
+        self._slot = slot
         self._listener = Listener(
             id,
             node,
-            {m.Save: self._save, m.Delete: self._delete, m.Load: self._load, m.Fetch: self._fetch},
+            {
+                m.Save: self._write_done,
+                m.Delete: self._write_done,
+                m.Load: self._load,
+                m.Fetch: self._fetch,
+            },
             {},
             channel,
         )
@@ -43,17 +63,24 @@ class StorageActor:
         """Open the database and listen. Raises Internal when the database cannot be used."""
         async with AsyncExitStack() as blocks:
             blocks.callback(self._reader.shutdown, wait=False)
-            loop = asyncio.get_running_loop()
-            url = self._settings.url
-            self._responses = await loop.run_in_executor(self._reader, StoredResponses, url)
-            blocks.callback(self._responses.close)
-            self._writer = await blocks.enter_async_context(
-                GroupCommit(self._responses.commit, self._settings.max_queued, "storage")
+            await asyncio.get_running_loop().run_in_executor(self._reader, self._open)
+            blocks.callback(self._engine.dispose)
+            self._queue: GroupCommit[m.Message, object] = await blocks.enter_async_context(
+                GroupCommit(self._writer.commit, self._settings.max_queued, "storage")
             )
             endpoint = await self._listener.start(folder=folder, tcp_host=tcp_host)
             blocks.push_async_callback(self._listener.close, self._settings.drain_s)
             self._blocks = blocks.pop_all()
         return m.Worker(endpoint, "storage", max_ongoing=self._settings.max_ongoing)
+
+    def _open(self) -> None:
+        self._engine = open_database(self._settings.url, "storage", SCHEMAS)
+        try:
+            self._responses = StoredResponses(self._engine)
+            self._writer = FencedWriter(self._engine, self._slot, self._responses.writes)
+        except BaseException:
+            self._engine.dispose()
+            raise
 
     async def close(self) -> None:
         """Answer what runs, at most for `drain_s`, then stop listening and close the database."""
@@ -65,15 +92,15 @@ class StorageActor:
 
     def load(self) -> tuple[int, int]:
         """Calls running and waiting, now."""
-        return min(self._reading, 1), self._writer.queued + max(0, self._reading - 1)
+        return min(self._reading, 1), self._queue.queued + max(0, self._reading - 1)
 
-    async def _save(self, command: m.Save, _caller: object) -> m.Done:
-        await self._writer.submit(command)
-        return m.Done()
+    def check_health(self) -> None:
+        """Raises Fenced once another worker has taken its place: then this one is to go."""
+        if self._writer.fenced:
+            raise Fenced("this storage worker was replaced")
 
-    async def _delete(self, command: m.Delete, _caller: object) -> m.Done:
-        if not await self._writer.submit(command):
-            raise unknown(command)
+    async def _write_done(self, command: m.Message, _caller: object) -> m.Done:
+        await self._queue.submit(command)
         return m.Done()
 
     async def _load(self, command: m.Load, _caller: object) -> m.Chain:

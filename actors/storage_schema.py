@@ -1,13 +1,15 @@
 """The tables of stored responses, for SQLite and PostgreSQL, and the rows made of messages."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import sqlalchemy as sa
 
+from turnwire.actors.schema import Schema
 from turnwire.pipelines import messages as m
 
-VERSION = 1
+if TYPE_CHECKING:
+    from alembic.operations import Operations
 
 metadata = sa.MetaData()
 
@@ -25,12 +27,70 @@ responses = sa.Table(
     sa.Column("sampled", sa.LargeBinary, nullable=False),
     sa.Column("finish", sa.String(32), nullable=False),
     sa.Column("context", sa.LargeBinary),
+    sa.Column("bytes", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("responses_by_age", "created_at"),
 )
-"""`context` (MessagePack of a Chain) is set where the parent itself is not stored."""
+"""`context` (MessagePack of a Chain) is set where the parent itself is not stored. `bytes` is what
+the row counts in `storage_slots`."""
+
+storage_slots = sa.Table(
+    "storage_slots",
+    metadata,
+    sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+)
+"""One row a storage worker. `epoch` grows with each worker that takes the slot. All `bytes` add up
+to what is stored; one alone may be negative, since a worker deletes what another has written."""
+
+BEFORE_SLOTS = -1
+"""The slot that counts what was stored by the first release."""
+
+
+def _create(op: "Operations") -> None:
+    op.create_table(
+        "responses",
+        sa.Column("tenant", sa.String(256), primary_key=True),
+        sa.Column("response_id", sa.String(256), primary_key=True),
+        sa.Column("created_at", sa.BigInteger, nullable=False),
+        sa.Column("parent_id", sa.String(256)),
+        sa.Column("response", sa.LargeBinary, nullable=False),
+        sa.Column("input", sa.LargeBinary, nullable=False),
+        sa.Column("output", sa.LargeBinary, nullable=False),
+        sa.Column("model", sa.String(256), nullable=False),
+        sa.Column("sampled", sa.LargeBinary, nullable=False),
+        sa.Column("finish", sa.String(32), nullable=False),
+        sa.Column("context", sa.LargeBinary),
+        sa.Index("responses_by_age", "created_at"),
+    )
+
+
+def _count_bytes(op: "Operations") -> None:
+    op.add_column(
+        "responses", sa.Column("bytes", sa.BigInteger, nullable=False, server_default="0")
+    )
+    op.create_table(
+        "storage_slots",
+        sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("epoch", sa.BigInteger, nullable=False),
+        sa.Column("bytes", sa.BigInteger, nullable=False),
+    )
+    op.execute(
+        "UPDATE responses SET bytes = length(response) + length(input) + length(output)"
+        " + length(sampled) + coalesce(length(context), 0)"
+    )
+    op.execute(
+        f"INSERT INTO storage_slots SELECT {BEFORE_SLOTS}, 0, coalesce(sum(bytes), 0)"
+        " FROM responses"
+    )
+
+
+SCHEMA = Schema("storage", metadata, (_create, _count_bytes))
 
 
 def response_row(save: m.Save) -> dict[str, Any]:
+    context = None if save.context is None else msgspec.msgpack.encode(save.context)
+    content = (save.response, save.turn.input, save.turn.output, save.turn.sampled, context or b"")
     return {
         "tenant": save.tenant,
         "response_id": save.response_id,
@@ -42,7 +102,8 @@ def response_row(save: m.Save) -> dict[str, Any]:
         "model": save.turn.model,
         "sampled": save.turn.sampled,
         "finish": save.turn.finish,
-        "context": None if save.context is None else msgspec.msgpack.encode(save.context),
+        "context": context,
+        "bytes": sum(map(len, content)),
     }
 
 

@@ -3,81 +3,94 @@
 Everything is scoped by tenant: another tenant's id looks exactly like an unknown one.
 """
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from turnwire.actors.database import insert_missing, open_database
-from turnwire.actors.storage_schema import (
-    VERSION,
-    chain_query,
-    metadata,
-    response_row,
-    responses,
-    stored_turns,
-)
+from turnwire.actors.database import missing, persistently
+from turnwire.actors.fenced_writer import Transaction, Write
+from turnwire.actors.storage_schema import chain_query, response_row, responses, stored_turns
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.protocol.errors import InvalidRequest, NotFound, PreviousResponseNotFound
 
 MAX_CHAIN_TURNS = 10_000
 MAX_CHAIN_BYTES = 128 * 1024 * 1024
 
+Answer = TypeVar("Answer")
+
 
 class StoredResponses:
-    """Opens the database on construction; raises Internal when that cannot be done."""
+    """Reads from the engine; its `writes` are carried out by the writer in charge."""
 
-    def __init__(self, url: str) -> None:
-        self._engine = open_database(url, metadata, "storage", VERSION)
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
 
-    def close(self) -> None:
-        self._engine.dispose()
+    @property
+    def writes(self) -> Mapping[type, Write]:
+        return {m.Save: self._save, m.Delete: self._delete}
 
-    def commit(self, writes: list[m.Save | m.Delete]) -> list[bool]:
-        """One transaction, in order. A result says whether the response was there to delete."""
-        results = []
-        with self._engine.begin() as connection:
-            for write in writes:
-                if isinstance(write, m.Save):
-                    insert_missing(connection, responses, [response_row(write)])
-                    results.append(True)
-                else:
-                    gone = connection.execute(sa.delete(responses).where(*_key(write)))
-                    results.append(gone.rowcount > 0)
-        return results
+    def _save(self, transaction: Transaction, command: m.Save) -> m.Done:
+        row = response_row(command)
+        insert = missing(transaction.connection, responses)
+        if transaction.connection.execute(insert, row).rowcount:
+            transaction.bytes_added += row["bytes"]
+        return m.Done()
+
+    def _delete(self, transaction: Transaction, command: m.Delete) -> m.Done:
+        gone = sa.delete(responses).where(*_key(command)).returning(responses.c.bytes)
+        size = transaction.connection.execute(gone).scalar_one_or_none()
+        if size is None:
+            raise unknown(command)
+        transaction.bytes_added -= size
+        return m.Done()
 
     def load(self, command: m.Load) -> m.Chain:
         """The whole chain, oldest first, or PreviousResponseNotFound when any link is missing."""
-        newest_first: list[list[m.StoredTurn]] = []
-        size = 0
-        last: sa.Row[Any] | None = None
-        query = chain_query(command.tenant, command.response_id, MAX_CHAIN_TURNS)
-        with self._reading() as connection:
-            for last in connection.execute(query):
-                size += sum(map(len, (last.input, last.output, last.sampled, last.context or b"")))
-                if size > MAX_CHAIN_BYTES:
-                    raise InvalidRequest(
-                        f"the conversation before {command.response_id!r} is too large to load; "
-                        "send the input in full",
-                        "previous_response_id",
-                    )
-                newest_first.append(stored_turns(last))
-        if last is None or (last.context is None and last.parent_id is not None):
-            raise PreviousResponseNotFound(
-                f"Previous response with id {command.response_id!r} not found.",
-                "previous_response_id",
-            )
-        return m.Chain(tuple(turn for turns in reversed(newest_first) for turn in turns))
+        return self._read(lambda connection: _chain(connection, command))
 
     def fetch(self, command: m.Fetch) -> m.Stored:
         query = sa.select(responses.c.response, responses.c.input).where(*_key(command))
-        with self._reading() as connection:
-            row = connection.execute(query).one_or_none()
+        row = self._read(lambda connection: connection.execute(query).one_or_none())
         if row is None:
             raise unknown(command)
         return m.Stored(row.response, row.input)
 
-    def _reading(self) -> sa.Connection:
-        return self._engine.connect().execution_options(read_only=True)
+    def _read(self, query: Callable[[sa.Connection], Answer]) -> Answer:
+        def attempt() -> Answer:
+            with self._engine.connect().execution_options(read_only=True) as connection:
+                return query(connection)
+
+        return persistently(attempt)
+
+
+def _chain(connection: sa.Connection, command: m.Load) -> m.Chain:
+    newest_first: list[list[m.StoredTurn]] = []
+    size = 0
+    last: sa.Row[Any] | None = None
+    for last in connection.execute(
+        chain_query(command.tenant, command.response_id, MAX_CHAIN_TURNS)
+    ):
+        size += last.bytes
+        if size > MAX_CHAIN_BYTES:
+            raise InvalidRequest(
+                f"the conversation before {command.response_id!r} is too large to load; "
+                "send the input in full",
+                "previous_response_id",
+            )
+        newest_first.append(stored_turns(last))
+    if last is None:
+        raise PreviousResponseNotFound(
+            f"Previous response with id {command.response_id!r} not found.",
+            "previous_response_id",
+        )
+    if last.context is None and last.parent_id is not None:
+        raise PreviousResponseNotFound(
+            f"Previous response with id {command.response_id!r} cannot be continued: the response "
+            f"{last.parent_id!r} before it was deleted or has expired. Send the input in full.",
+            "previous_response_id",
+        )
+    return m.Chain(tuple(turn for turns in reversed(newest_first) for turn in turns))
 
 
 def unknown(command: m.Fetch | m.Delete) -> NotFound:

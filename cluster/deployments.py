@@ -40,7 +40,8 @@ class Pool:
     ) -> None:
         worker_id, node = prepare_replica(place)
         self._drain_s = section.drain_s
-        self._actor = pool_actors.build(section, worker_id, node, channel)
+        rank = serve.get_replica_context().rank.rank
+        self._actor = pool_actors.build(section, worker_id, node, channel, rank)
         self._blocks = AsyncExitStack()
         worker = await self._actor.start(Path(place.folder), process.tcp_host(place))
         self._blocks.push_async_callback(self._actor.close)
@@ -51,7 +52,7 @@ class Pool:
 
     async def check_health(self) -> None:
         """Serve asks on this loop: one that is wedged does not answer in time."""
-        if isinstance(self._actor, pool_actors.LongRunning):
+        if isinstance(self._actor, pool_actors.Breakable):
             self._actor.check_health()
 
     async def __del__(self) -> None:

@@ -28,13 +28,22 @@ class PoolActor(Protocol):
 
 @runtime_checkable
 class LongRunning(PoolActor, Protocol):
-    """One whose commands take so long that its end has to wait for them, and that can break."""
+    """One whose commands take so long that its end has to wait for them."""
 
     async def drain(self, deadline_s: float) -> None: ...
+
+
+@runtime_checkable
+class Breakable(PoolActor, Protocol):
+    """One that can come to be of no use although its process lives; then this raises."""
+
     def check_health(self) -> None: ...
 
 
-def build(section: Section, worker_id: str, node: str, channel: ChannelSettings) -> PoolActor:
+def build(
+    section: Section, worker_id: str, node: str, channel: ChannelSettings, rank: int
+) -> PoolActor:
+    """`rank`: the worker's number in its pool, that of the dead one for its successor."""
     match section:
         case SafetySettings():
             from turnwire.actors.safety import SafetyActor
@@ -43,7 +52,7 @@ def build(section: Section, worker_id: str, node: str, channel: ChannelSettings)
         case StorageSettings():
             from turnwire.actors.storage import StorageActor
 
-            return StorageActor(worker_id, node, section, channel)
+            return StorageActor(worker_id, node, section, channel, slot=rank)
         case BillingSettings():
             from turnwire.actors.billing import BillingActor
 

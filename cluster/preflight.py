@@ -19,6 +19,11 @@ def check(settings: Settings) -> None:
     _check_keys(settings)
     if settings.gateway.replicas > 1 and settings.gateway.port == 0:
         raise SettingsError("gateway.port: 0 gives each of several replicas another; name one")
+    for name, pool in (("storage", settings.storage), ("billing", settings.billing)):
+        if pool.replicas > 1 and pool.url.startswith("sqlite"):
+            raise SettingsError(
+                f"{name}.replicas: SQLite has one writer; set 1, or {name}.url to a PostgreSQL"
+            )
     for model in settings.models:
         _check_model(model)
     if settings.ray.address is None:

@@ -52,6 +52,15 @@ def test_a_host_others_can_reach_needs_a_key(tmp_path: Path) -> None:
     preflight.check(settings(host="0.0.0.0", key_file=str(keys)))
 
 
+@pytest.mark.parametrize("name", ["storage", "billing"])
+def test_several_writers_need_a_database_that_can_have_them(name: str) -> None:
+    section = {"replicas": 2}
+    with pytest.raises(SettingsError, match=rf"{name}\.replicas: SQLite has one writer"):
+        preflight.check(Settings.model_validate(settings().model_dump() | {name: section}))
+    section |= {"url": "postgresql://ann@db/turnwire"}  # type: ignore[dict-item]
+    preflight.check(Settings.model_validate(settings().model_dump() | {name: section}))
+
+
 def test_a_key_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="key_file nowhere cannot be read: No such file"):
         preflight.check(settings(key_file="nowhere"))

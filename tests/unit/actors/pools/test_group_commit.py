@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from turnwire.actors.group_commit import GroupCommit
-from turnwire.pipelines.protocol.errors import NotFound, Overloaded
+from turnwire.pipelines.protocol.errors import ApiError, NotFound, Overloaded
 
 
 class Journal:
@@ -18,8 +18,9 @@ class Journal:
         self.entered = threading.Event()
         self.threads: set[str] = set()
         self.bad: dict[int, Exception] = {}
+        self.refused: dict[int, ApiError] = {}
 
-    def commit(self, writes: list[int]) -> list[str]:
+    def commit(self, writes: list[int]) -> list[str | ApiError]:
         self.entered.set()
         assert self.go.wait(10)
         self.threads.add(threading.current_thread().name)
@@ -27,7 +28,7 @@ class Journal:
             if write in self.bad:
                 raise self.bad[write]
         self.groups.append(writes)
-        return [f"done {write}" for write in writes]
+        return [self.refused.get(write) or f"done {write}" for write in writes]
 
 
 async def submitted(
@@ -53,13 +54,23 @@ async def test_all_writes_that_wait_share_one_transaction_in_one_thread() -> Non
 
 async def test_a_bad_write_takes_no_other_with_it() -> None:
     journal = Journal()
-    journal.bad = {3: NotFound("no"), 4: ValueError("secret")}
+    journal.refused = {3: NotFound("no")}
+    journal.bad = {4: ValueError("secret")}
     async with GroupCommit(journal.commit, 10, "test") as group:
         answers = await submitted(group, journal, [1, 2, 3, 4, 5])
     assert answers[:2] + answers[4:] == ["done 1", "done 2", "done 5"]
     assert isinstance(answers[2], NotFound)
     assert isinstance(answers[3], Overloaded)
     assert "secret" not in str(answers[3])
+
+
+async def test_what_refuses_the_whole_transaction_is_the_answer_to_all_and_tried_once() -> None:
+    journal = Journal()
+    journal.bad = {3: Overloaded("the database is away")}
+    async with GroupCommit(journal.commit, 10, "test") as group:
+        answers = await submitted(group, journal, [1, 2, 3])
+    assert [str(answer) for answer in answers[1:]] == ["the database is away"] * 2
+    assert journal.groups == [[1]]
 
 
 async def test_a_full_queue_refuses_by_name() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import sqlalchemy as sa
+from postgres import connect, rows_of
 
 from turnwire.actors.database import open_database
 from turnwire.actors.storage import StorageActor
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from .conftest import World
 
 
-def storage(path: Path, **settings: Any) -> StorageActor:  # noqa: ANN401 -- any setting
-    url = f"sqlite:///{path}"
+def storage(url: str, **settings: Any) -> StorageActor:  # noqa: ANN401 -- any setting
     return StorageActor("s", "here", StorageSettings(url=url, **settings), ChannelSettings())
 
 
@@ -35,24 +34,18 @@ def save(id: str, parent: str | None = None, tenant: str = "red", **fields: Any)
     return m.Save(tenant, id, 7, f'{{"id":"{id}"}}'.encode(), turn(id), parent, **fields)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "made" / "on" / "demand" / "turnwire.db"
+def sqlite(path: Path) -> str:
+    return f"sqlite:///{path}"
 
 
-async def test_an_acknowledged_save_is_in_the_file(world: "World", path: Path) -> None:
-    channel = await world.run(storage(path))
+async def test_an_acknowledged_save_is_in_the_file(world: "World", database_url: str) -> None:
+    channel = await world.run(storage(database_url))
     assert await channel.call(save("r1")) == m.Done()
-    with sqlite3.connect(path) as other:
-        assert other.execute("select tenant, response_id from responses").fetchall() == [
-            ("red", "r1")
-        ]
-        assert other.execute("pragma journal_mode").fetchone() == ("wal",)
-    other.close()
+    assert rows_of(database_url, "select tenant, response_id from responses") == [("red", "r1")]
 
 
-async def test_a_chain_is_loaded_whole_and_oldest_first(world: "World", path: Path) -> None:
-    channel = await world.run(storage(path))
+async def test_a_chain_is_loaded_whole_and_oldest_first(world: "World", database_url: str) -> None:
+    channel = await world.run(storage(database_url))
     for number in range(30):
         parent = f"r{number - 1}" if number else None
         await channel.call(save(f"r{number}", parent))
@@ -60,8 +53,8 @@ async def test_a_chain_is_loaded_whole_and_oldest_first(world: "World", path: Pa
     assert chain == m.Chain(tuple(turn(f"r{number}") for number in range(30)))
 
 
-async def test_a_fork_loads_its_own_line_only(world: "World", path: Path) -> None:
-    channel = await world.run(storage(path))
+async def test_a_fork_loads_its_own_line_only(world: "World", database_url: str) -> None:
+    channel = await world.run(storage(database_url))
     for id, parent in (("a", None), ("b", "a"), ("c", "a")):
         await channel.call(save(id, parent))
     assert await channel.call(m.Load("red", "c")) == m.Chain((turn("a"), turn("c")))
@@ -69,9 +62,9 @@ async def test_a_fork_loads_its_own_line_only(world: "World", path: Path) -> Non
 
 async def test_what_came_before_an_unstored_parent_is_kept_as_a_snapshot(
     world: "World",
-    path: Path,
+    database_url: str,
 ) -> None:
-    channel = await world.run(storage(path))
+    channel = await world.run(storage(database_url))
     before = m.Chain((turn("u1"), turn("u2")))
     await channel.call(save("r1", "u2", context=before))
     await channel.call(save("r2", "r1"))
@@ -79,15 +72,15 @@ async def test_what_came_before_an_unstored_parent_is_kept_as_a_snapshot(
     assert await channel.call(m.Load("red", "r2")) == wanted
 
 
-async def test_saving_again_changes_nothing(world: "World", path: Path) -> None:
-    channel = await world.run(storage(path))
+async def test_saving_again_changes_nothing(world: "World", database_url: str) -> None:
+    channel = await world.run(storage(database_url))
     await channel.call(save("r1"))
     await channel.call(m.Save("red", "r1", 8, b'{"other":1}', turn("x"), None))
     assert await channel.call(m.Fetch("red", "r1")) == m.Stored(b'{"id":"r1"}', b"[1]")
 
 
-async def test_another_tenants_response_looks_unknown(world: "World", path: Path) -> None:
-    channel = await world.run(storage(path))
+async def test_another_tenants_response_looks_unknown(world: "World", database_url: str) -> None:
+    channel = await world.run(storage(database_url))
     await channel.call(save("r1"))
     with pytest.raises(PreviousResponseNotFound) as foreign:
         await channel.call(m.Load("blue", "r1"))
@@ -101,8 +94,8 @@ async def test_another_tenants_response_looks_unknown(world: "World", path: Path
     assert await channel.call(m.Load("red", "r1")) == m.Chain((turn("r1"),))
 
 
-async def test_two_tenants_may_hold_the_same_id(world: "World", path: Path) -> None:
-    channel = await world.run(storage(path))
+async def test_two_tenants_may_hold_the_same_id(world: "World", database_url: str) -> None:
+    channel = await world.run(storage(database_url))
     await channel.call(save("r1"))
     await channel.call(save("r1", tenant="blue"))
     await channel.call(save("r2", "r1", tenant="blue"))
@@ -111,9 +104,9 @@ async def test_two_tenants_may_hold_the_same_id(world: "World", path: Path) -> N
 
 async def test_a_deleted_response_is_gone_and_ends_the_chains_through_it(
     world: "World",
-    path: Path,
+    database_url: str,
 ) -> None:
-    channel = await world.run(storage(path))
+    channel = await world.run(storage(database_url))
     await channel.call(save("r1"))
     await channel.call(save("r2", "r1"))
     assert await channel.call(m.Delete("red", "r1")) == m.Done()
@@ -127,26 +120,24 @@ async def test_a_deleted_response_is_gone_and_ends_the_chains_through_it(
             await channel.call(command)
 
 
-async def test_stored_responses_outlive_the_process(world: "World", path: Path) -> None:
-    first = storage(path)
+async def test_stored_responses_outlive_the_process(world: "World", database_url: str) -> None:
+    first = storage(database_url)
     channel = await world.run(first)
     await channel.call(save("r1"))
     await first.close()
-    channel = await world.run(storage(path))
+    channel = await world.run(storage(database_url))
     assert await channel.call(m.Load("red", "r1")) == m.Chain((turn("r1"),))
 
 
-async def test_saves_at_once_are_all_committed(world: "World", path: Path) -> None:
-    channel = await world.run(storage(path))
+async def test_saves_at_once_are_all_committed(world: "World", database_url: str) -> None:
+    channel = await world.run(storage(database_url))
     replies = [channel.call(save(f"r{number}")) for number in range(200)]
     assert [await reply for reply in replies] == [m.Done()] * 200
-    with sqlite3.connect(path) as other:
-        assert other.execute("select count(*) from responses").fetchone() == (200,)
-    other.close()
+    assert rows_of(database_url, "select count(*) from responses") == [(200,)]
 
 
-async def test_more_saves_than_may_wait_are_refused(world: "World", path: Path) -> None:
-    channel = await world.run(storage(path, max_queued=0))
+async def test_more_saves_than_may_wait_are_refused(world: "World", database_url: str) -> None:
+    channel = await world.run(storage(database_url, max_queued=0))
     with pytest.raises(Overloaded):
         await channel.call(save("r1"))
     with pytest.raises(Overloaded):
@@ -160,7 +151,7 @@ async def test_a_file_that_is_no_database_is_a_clear_error_at_the_start(
     path = tmp_path / "broken.db"
     path.write_bytes(b"this is no database at all" * 100)
     with pytest.raises(Internal, match=r"broken\.db.* file is not a database"):
-        await world.run(storage(path))
+        await world.run(storage(sqlite(path)))
 
 
 async def test_a_locked_database_is_a_clear_error_at_the_start(
@@ -173,7 +164,7 @@ async def test_a_locked_database_is_a_clear_error_at_the_start(
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("begin exclusive")
     with pytest.raises(Internal, match=r"locked\.db.* database is locked"):
-        await world.run(storage(path))
+        await world.run(storage(sqlite(path)))
     other.close()
 
 
@@ -183,7 +174,7 @@ async def test_a_folder_that_cannot_be_made_is_a_clear_error_at_the_start(
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Internal, match="cannot be opened"):
-        await world.run(storage(tmp_path / "file" / "turnwire.db"))
+        await world.run(storage(sqlite(tmp_path / "file" / "turnwire.db")))
 
 
 @pytest.mark.parametrize(
@@ -192,16 +183,17 @@ async def test_a_folder_that_cannot_be_made_is_a_clear_error_at_the_start(
 )
 async def test_an_error_at_the_start_shows_no_password(url: str) -> None:
     with pytest.raises(Internal, match="cannot be opened") as caught:
-        open_database(url, sa.MetaData(), "storage", 1)
+        open_database(url, "storage", [])
     assert "s3cret" not in caught.value.message
 
 
-async def test_tables_of_a_newer_release_are_left_alone(world: "World", path: Path) -> None:
-    first = storage(path)
+async def test_tables_of_a_newer_release_are_left_alone(world: "World", database_url: str) -> None:
+    first = storage(database_url)
     await world.run(first)
     await first.close()
-    with sqlite3.connect(path) as other:
-        other.execute("update schema_versions set version = 99")
-    other.close()
-    with pytest.raises(Internal, match="version 99, this program 1"):
-        await world.run(storage(path))
+    other = connect(database_url)
+    with other.begin() as connection:
+        connection.exec_driver_sql("update schema_versions set version = 99")
+    other.dispose()
+    with pytest.raises(Internal, match="version 99, this program 2"):
+        await world.run(storage(database_url))
