@@ -227,11 +227,17 @@ class ConnectionState:
             context=context_of(before).plus(new.items, new.json),
             input=new.json,
             asked=any(map(asks, new.items)),
+            effort=request.reasoning.effort,
         )
         self._check_size(turn)
         prompts = self._prompts(model)
         head = self._heads.get(
-            model.name, prompts, request.instructions, request.tools, turn.context.leading
+            model.name,
+            prompts,
+            request.instructions,
+            request.tools,
+            turn.context.leading,
+            turn.effort,
         )
         return _Draft(turn, new, prompts, head)
 

@@ -89,6 +89,8 @@ class Checkpoint:
     """Ids of its items, made when first needed, by prompt format and part."""
     asked: bool = False
     """Does a person speak in its input?"""
+    effort: str | None = None
+    """How much the model was asked to think."""
 
     def ancestors(self) -> "list[Checkpoint]":
         """All turns before this one, oldest first."""

@@ -4,6 +4,7 @@ The format has no place for tools, so the model is not shown any. Calls that cli
 history, and calls a grammar forces, are written the way later models of that family write them.
 """
 
+import json
 from collections.abc import Sequence
 
 import msgspec
@@ -29,7 +30,7 @@ class ChatML:
 
     append_only = True
     names_outputs = False
-    default_system = DEFAULT_SYSTEM
+    default_system: str | None = DEFAULT_SYSTEM
 
     def __init__(self, tokenizer: Tokenizer, key: str) -> None:
         self.key = key
@@ -47,6 +48,7 @@ class ChatML:
         items: Sequence[Item],
         *,
         settled: bool = False,
+        effort: str | None = None,
     ) -> TokenIds:
         """A system message of the client's takes the place of the default one."""
         system = instructions
@@ -54,10 +56,14 @@ class ChatML:
             system, items = leading(items)
         if system is None:
             system = self.default_system
-        shown = self.tool_section(tools)
-        return self.markup.ids(*_block("system", system, *shown)) + self.items(
-            items, settled=settled
-        )
+        told: tuple[str, ...] = () if system is None else (system,)
+        if shown := self.tool_section(tools):
+            told += ("\n\n", *shown) if told else shown
+        parts = _block("system", *told) if told else ()
+        return self.markup.ids(*parts) + self.items(items, settled=settled)
+
+    def opening(self, effort: str | None) -> TokenIds:
+        return b""
 
     def items(self, items: Sequence[Item], *, settled: bool = False) -> TokenIds:
         parts = [part for group in grouped(items, settled=settled) for part in self._parts(group)]
@@ -91,8 +97,9 @@ class ChatML:
             case Assistant(message=None, calls=[]):
                 return ()
             case Assistant():
-                said = (*self.thought(group), group.text)
-                return _block("assistant", *said, *_calls(group.calls, bool(group.text)))
+                thought, text = self.thought(group), group.text
+                said = (*thought, text.lstrip("\n") if thought else text)
+                return _block("assistant", *said, *_calls(group.calls, bool(text)))
             case _:
                 role = "system" if group.role == "developer" else group.role
                 return _block(role, group.text)
@@ -117,7 +124,14 @@ def call_json(call: Call, arguments: str = "arguments") -> str:
 
 
 def given_to(call: Call) -> str:
-    """The arguments of a call as JSON: a custom tool is shown as a function of one `input`."""
+    """The arguments of a call, spaced as templates space JSON, whatever way a client wrote them.
+
+    A custom tool is shown as a function of one `input`.
+    """
+    given: object = {"input": call.arguments}
     if call.kind == "function_call":
-        return call.arguments
-    return msgspec.json.encode({"input": call.arguments}).decode()
+        try:
+            given = json.loads(call.arguments)
+        except (ValueError, RecursionError):
+            return call.arguments
+    return json.dumps(given, ensure_ascii=False)

@@ -52,8 +52,18 @@ class Format(Protocol):
         items: Sequence[Item],
         *,
         settled: bool = False,
+        effort: str | None = None,
     ) -> TokenIds:
-        """The beginning of a conversation, with its first items, which may be none."""
+        """The beginning of a conversation, with its first items, which may be none.
+
+        `effort`: `reasoning.effort`, for formats that say it to the model.
+        """
+
+    def opening(self, effort: str | None) -> TokenIds:
+        """What is written behind `header` in the model's name, so that it thinks no more than that.
+
+        It is part of the answer: settled, it is left out where thoughts are.
+        """
 
     def items(self, items: Sequence[Item], *, settled: bool = False) -> TokenIds:
         """More input, or an answer whose sampled ids are not known.

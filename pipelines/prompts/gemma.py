@@ -43,6 +43,7 @@ class Gemma:
         items: Sequence[Item],
         *,
         settled: bool = False,
+        effort: str | None = None,
     ) -> TokenIds:
         system = instructions
         if system is None:
@@ -54,8 +55,11 @@ class Gemma:
         if told and isinstance(first, Message) and first.role == "user":
             parts, items = _turn("user", "\n\n".join((*told, first.text.strip()))), items[1:]
         elif told:
-            parts = _turn("user", "\n\n".join(told))
+            parts = _turn("user", "\n\n".join(told).strip())
         return self._markup.ids(_BEGIN, *parts) + self.items(items, settled=settled)
+
+    def opening(self, effort: str | None) -> TokenIds:
+        return b""
 
     def items(self, items: Sequence[Item], *, settled: bool = False) -> TokenIds:
         parts = [part for group in grouped(items, settled=settled) for part in _parts(group)]
@@ -79,8 +83,8 @@ def _parts(group: Group) -> tuple[str, ...]:
             calls = (f"<tool_call>\n{call_json(call)}\n</tool_call>" for call in group.calls)
             return _turn("model", "\n".join(text for text in (group.text.strip(), *calls) if text))
         case _:
-            return _turn("user" if group.role != "assistant" else "model", group.text)
+            return _turn("user" if group.role != "assistant" else "model", group.text.strip())
 
 
 def _turn(role: str, text: str) -> tuple[str, ...]:
-    return (_START, f"{role}\n{text.strip()}", _END, "\n")
+    return (_START, f"{role}\n{text}", _END, "\n")

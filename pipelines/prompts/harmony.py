@@ -7,8 +7,10 @@ rewrites history: once the user speaks again, earlier thoughts are left out.
 from array import array
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from turnwire.pipelines.messages import Finish, TokenIds
-from turnwire.pipelines.prompts.chatml import given_to
+from turnwire.pipelines.prompts.effort import level
 from turnwire.pipelines.prompts.harmony_tools import function_text
 from turnwire.pipelines.prompts.hermes import functions
 from turnwire.pipelines.prompts.item_groups import Assistant, Group, Outputs, grouped, leading
@@ -23,7 +25,7 @@ CALL, RETURN = Marker("<|call|>"), Marker("<|return|>")
 
 _SYSTEM = (
     "You are ChatGPT, a large language model trained by OpenAI.\nKnowledge cutoff: 2024-06\n\n"
-    "Reasoning: medium\n\n# Valid channels: analysis, commentary, final. Channel must be included "
+    "Reasoning: {level}\n\n# Valid channels: analysis, commentary, final. Channel must be included "
     "for every message."
 )
 _CALLS = "\nCalls to these tools must go to the commentary channel: 'functions'."
@@ -59,13 +61,15 @@ class Harmony:
         items: Sequence[Item],
         *,
         settled: bool = False,
+        effort: str | None = None,
     ) -> TokenIds:
         """Instructions, or a leading system message, share the developer's message with tools."""
         told = instructions
         if told is None:
             told, items = leading(items)
         shown = functions(tools)
-        parts = _message("system", _SYSTEM + (_CALLS if shown else ""))
+        system = _SYSTEM.format(level=level(effort))
+        parts = _message("system", system + (_CALLS if shown else ""))
         sections = [] if told is None else [_instructions(told)]
         if shown:
             written = "".join(f"{function_text(tool)}\n\n" for tool in shown)
@@ -74,6 +78,9 @@ class Harmony:
         if sections:
             parts += _message("developer", "\n\n".join(sections))
         return self._markup.ids(*parts) + self.items(items, settled=settled)
+
+    def opening(self, effort: str | None) -> TokenIds:
+        return b""
 
     def items(self, items: Sequence[Item], *, settled: bool = False) -> TokenIds:
         parts = [part for group in grouped(items, settled=settled) for part in _parts(group)]
@@ -147,7 +154,14 @@ def _message(author: str, text: str, channel: str = "") -> list[str]:
 def _call(call: Call) -> list[str]:
     author = f"assistant to=functions.{call.name}"
     kind = ["commentary ", CONSTRAIN, "json"]
-    return [START, author, CHANNEL, *kind, MESSAGE, given_to(call), CALL]
+    return [START, author, CHANNEL, *kind, MESSAGE, _given_to(call), CALL]
+
+
+def _given_to(call: Call) -> str:
+    """A custom tool is shown as a function of one `input`."""
+    if call.kind == "function_call":
+        return call.arguments
+    return msgspec.json.encode({"input": call.arguments}).decode()
 
 
 def _channel_of(message: Message) -> str:

@@ -1,4 +1,4 @@
-"""ChatML with tools as Hermes, Qwen2.5 and their kin are trained on them.
+"""ChatML with tools as Qwen2.5 and its kin are trained on them.
 
 The system message lists the functions between `<tools>` and `</tools>`, a JSON object a line. The
 markers and the JSON are the models'; the sentences around them are our own.
@@ -31,11 +31,13 @@ _HOW = (
 class Hermes(ChatML):
     """Implements `prompts.format.Format`."""
 
-    default_system = "You are a helpful assistant."
+    default_system: str | None = (
+        "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+    )
 
     def tool_section(self, tools: Tools) -> tuple[str, ...]:
         lines = tool_lines(tools)
-        return ("\n\n", *tool_text(lines)) if lines else ()
+        return tool_text(lines) if lines else ()
 
 
 def tool_text(lines: list[str]) -> tuple[str, ...]:

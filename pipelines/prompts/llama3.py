@@ -49,6 +49,7 @@ class Llama3:
         items: Sequence[Item],
         *,
         settled: bool = False,
+        effort: str | None = None,
     ) -> TokenIds:
         system = instructions
         if system is None:
@@ -61,6 +62,9 @@ class Llama3:
         text += (_TOOLS + told if listed else "") + (system or "").strip()
         parts = (_HEADER, "system", _HEADER_END, f"\n\n{text}", _END)
         return self._markup.ids(_BEGIN, *parts) + self.items(items, settled=settled)
+
+    def opening(self, effort: str | None) -> TokenIds:
+        return b""
 
     def items(self, items: Sequence[Item], *, settled: bool = False) -> TokenIds:
         parts = [part for group in grouped(items, settled=settled) for part in _parts(group)]

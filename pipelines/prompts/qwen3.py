@@ -7,6 +7,7 @@ long as only tool outputs follow, it stays.
 from array import array
 
 from turnwire.pipelines.messages import Finish, TokenIds
+from turnwire.pipelines.prompts.effort import thinks
 from turnwire.pipelines.prompts.hermes import Hermes
 from turnwire.pipelines.prompts.item_groups import Assistant
 from turnwire.pipelines.prompts.markup import Marker
@@ -21,13 +22,19 @@ class Qwen3(Hermes):
     """Implements `prompts.format.Format`."""
 
     append_only = False
+    default_system = None
 
     def __init__(self, tokenizer: Tokenizer, key: str) -> None:
         super().__init__(tokenizer, key)
         self._think = tokenizer.special(THINK)
         self._think_end = tokenizer.special(THINK_END)
         found = (tokenizer.encode("\n" * count) for count in range(1, _LINE_ENDS + 1))
+        self._silence = self.markup.ids(THINK, "\n\n", THINK_END, "\n\n")
         self._line_ends = {int.from_bytes(ids, "little") for ids in found if len(ids) == 4}
+
+    def opening(self, effort: str | None) -> TokenIds:
+        """An empty thought, so that the model does not think."""
+        return b"" if thinks(effort) else self._silence
 
     def answer(self, sampled: TokenIds, finish: Finish, *, settled: bool = False) -> TokenIds:
         """Closed as in ChatML. Settled, it begins behind the thought and its empty lines."""

@@ -31,12 +31,15 @@ class Head:
     instructions: str | None = None
     """What it was made of, for formats in which it grows together with the first items."""
     tools: Tools | None = None
+    effort: str | None = None
 
 
 class Prompts(Protocol):
     """Makes the prompts of one tenant for one model."""
 
-    def head(self, instructions: Instructions, tools: Tools, leading: str) -> Head: ...
+    def head(
+        self, instructions: Instructions, tools: Tools, leading: str, effort: str | None = None
+    ) -> Head: ...
 
     def continued(
         self, turn: Checkpoint, items: tuple[Item, ...], head: Head
@@ -57,7 +60,9 @@ class ItemPrompts:
         self._model = model
         self._root = root_key(tenant, model)
 
-    def head(self, instructions: Instructions, tools: Tools, leading: str) -> Head:
+    def head(
+        self, instructions: Instructions, tools: Tools, leading: str, effort: str | None = None
+    ) -> Head:
         head = b'{"instructions":%b,"tools":%b}' % (instructions.json, tools.shown)
         return Head(fingerprint(head), head)
 
@@ -92,15 +97,21 @@ class HeadCache:
 
     def __init__(self, max_entries: int = 8) -> None:
         self._max_entries = max_entries
-        self._heads: OrderedDict[tuple[str, bytes, bytes, str], Head] = OrderedDict()
+        self._heads: OrderedDict[tuple[str, bytes, bytes, str, str | None], Head] = OrderedDict()
 
     def get(
-        self, model: str, prompts: Prompts, instructions: Instructions, tools: Tools, leading: str
+        self,
+        model: str,
+        prompts: Prompts,
+        instructions: Instructions,
+        tools: Tools,
+        leading: str,
+        effort: str | None = None,
     ) -> Head:
-        key = (model, instructions.key, tools.key, leading)
+        key = (model, instructions.key, tools.key, leading, effort)
         head = self._heads.get(key)
         if head is None:
-            head = prompts.head(instructions, tools, leading)
+            head = prompts.head(instructions, tools, leading, effort)
             self._heads[key] = head
             if len(self._heads) > self._max_entries:
                 self._heads.popitem(last=False)

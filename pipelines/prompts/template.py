@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnwire.pipelines.messages import TokenIds
+from turnwire.pipelines.prompts.effort import level, thinks
 from turnwire.pipelines.prompts.hermes import functions, signature
 from turnwire.pipelines.prompts.item_groups import Assistant, Group, Outputs, grouped
 from turnwire.pipelines.prompts.template_file import TemplateFile
@@ -55,7 +56,13 @@ class ChatTemplate:
         self._sandbox = Sandbox(file.source)
 
     def whole(
-        self, instructions: str | None, tools: Tools, runs: Sequence[Run], *, generate: bool
+        self,
+        instructions: str | None,
+        tools: Tools,
+        runs: Sequence[Run],
+        *,
+        generate: bool,
+        effort: str | None = None,
     ) -> TokenIds:
         """A conversation. Raises InvalidRequest when the template refuses it."""
         answers: list[TokenIds] = []
@@ -70,11 +77,16 @@ class ChatTemplate:
                 messages.append({"role": "assistant", "content": placeholder})
                 answers.append(self._unclosed(run.answer))
         shown = self._guarded([signature(tool) for tool in functions(tools)])
-        text = self._rendered(messages, shown, generate)
+        text = self._rendered(messages, shown, generate, effort)
         return b"".join(self._ids(piece, answers) for piece in self._cut.split(text))
 
-    def _rendered(self, messages: list[Any], tools: list[Any], generate: bool) -> str:
-        given = {"messages": messages, "tools": tools or None, "add_generation_prompt": generate}
+    def _rendered(
+        self, messages: list[Any], tools: list[Any], generate: bool, effort: str | None
+    ) -> str:
+        given: dict[str, Any] = {"messages": messages, "tools": tools or None}
+        given["add_generation_prompt"] = generate
+        if effort is not None:
+            given |= {"enable_thinking": thinks(effort), "reasoning_effort": level(effort)}
         return self._sandbox.render(given | self._markers_named)
 
     def _guarded(self, given: Any) -> Any:  # noqa: ANN401 -- any JSON

@@ -25,9 +25,11 @@ class TemplatePrompts:
         self._root = root_key(tenant, model)
         self._form = form
 
-    def head(self, instructions: Instructions, tools: Tools, leading: str) -> Head:
-        given = b"%b\0%b" % (instructions.json, tools.shown)
-        return Head(fingerprint(given), b"", instructions.text, tools)
+    def head(
+        self, instructions: Instructions, tools: Tools, leading: str, effort: str | None = None
+    ) -> Head:
+        given = b"%b\0%b\0%b" % (instructions.json, tools.shown, (effort or "").encode())
+        return Head(fingerprint(given), b"", instructions.text, tools, effort)
 
     def continued(
         self, turn: Checkpoint, items: tuple[Item, ...], head: Head
@@ -63,7 +65,9 @@ class TemplatePrompts:
         assert head.tools is not None, "made by `head`"
         runs = [self._run(before) for before in turn.ancestors()]
         runs.append(Run(kept_items(turn.input), None))
-        return self._form.whole(head.instructions, head.tools, runs, generate=turn.generated)
+        return self._form.whole(
+            head.instructions, head.tools, runs, generate=turn.generated, effort=head.effort
+        )
 
     def _run(self, turn: Checkpoint) -> Run:
         """A turn that is over: its answer as sampled by this model, else from its items."""

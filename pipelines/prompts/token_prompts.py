@@ -40,11 +40,13 @@ class TokenPrompts:
         self._form = form
         self._charge = charge
 
-    def head(self, instructions: Instructions, tools: Tools, leading: str) -> Head:
-        ids = self._form.begin(instructions.text, tools, ())
+    def head(
+        self, instructions: Instructions, tools: Tools, leading: str, effort: str | None = None
+    ) -> Head:
+        ids = self._form.begin(instructions.text, tools, (), effort=effort)
         # Without instructions a leading system message takes their place, with empty ones not.
         given = b"" if instructions.text is None else b"given"
-        return Head(fingerprint(ids + given), ids, instructions.text, tools)
+        return Head(fingerprint(ids + given), ids, instructions.text, tools, effort)
 
     def continued(
         self, turn: Checkpoint, items: tuple[Item, ...], head: Head
@@ -75,7 +77,7 @@ class TokenPrompts:
         while base is not None and base.mark is not None:
             if (base.mark.model, base.mark.head) != (self._model, head.key):
                 return
-            if self._stands(base, asked):
+            if base.mark.tokens and self._stands(base, asked):
                 yield base, base.mark
             asked = asked or base.asked
             base = base.parent
@@ -127,10 +129,12 @@ class TokenPrompts:
     def _beginning(self, turn: Checkpoint, head: Head, *, settled: bool) -> TokenIds:
         assert head.tools is not None, "made by `head`"
         items = self._named(turn, kept_items(turn.input))
-        return self._form.begin(head.instructions, head.tools, items, settled=settled)
+        return self._form.begin(
+            head.instructions, head.tools, items, settled=settled, effort=head.effort
+        )
 
     def _header(self, turn: Checkpoint) -> TokenIds:
-        return self._form.header if turn.generated else b""
+        return self._form.header + self._form.opening(turn.effort) if turn.generated else b""
 
     def _input(self, turn: Checkpoint, *, settled: bool) -> TokenIds:
         return self._rendered(turn, "input", settled=settled)
@@ -141,9 +145,11 @@ class TokenPrompts:
             return b""
         if turn.output and not (turn.sampled and turn.model == self._model):
             return self._rendered(turn, "output", settled=settled)
-        sampled = turn.sampled if turn.model == self._model else b""
+        ours = turn.model == self._model
         settled = settled and not self._form.append_only
-        return self._form.header + self._form.answer(sampled, turn.finish, settled=settled)
+        begun = self._form.opening(turn.effort) if ours and not settled else b""
+        said = self._form.answer(turn.sampled if ours else b"", turn.finish, settled=settled)
+        return self._form.header + begun + said
 
     def _rendered(self, turn: Checkpoint, part: str, *, settled: bool) -> TokenIds:
         name = self._name(part, settled=settled)

@@ -20,13 +20,13 @@ VOCABULARIES = {
 }
 DEFAULTS = {
     "chatml": "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
-    "hermes": "You are a helpful assistant.",
-    "qwen3": "You are a helpful assistant.",
+    "hermes": "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+    "qwen3": None,
 }
 DATES = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
 HARMONY_SYSTEM = (
     "You are ChatGPT, a large language model trained by OpenAI.\nKnowledge cutoff: 2024-06\n\n"
-    "Reasoning: medium\n\n# Valid channels: analysis, commentary, final. Channel must be included "
+    "Reasoning: {level}\n\n# Valid channels: analysis, commentary, final. Channel must be included "
     "for every message."
 )
 CALL = '{"name": "f", "arguments": {"a": 1}}'
@@ -57,6 +57,7 @@ class Turn:
     ending: str
     text: str
     """What the message of the answer says."""
+    effort: str | None = None
 
     @property
     def asked(self) -> bool:
@@ -82,20 +83,20 @@ class Oracle:
         turn = self._turns[index]
         path = [*self.path(turn.parent), turn]
         started = next((at for at, one in enumerate(path) if one.items or one.generate), -1)
-        pieces = self._beginning(turn.instructions, path[started].items)
+        pieces = self._beginning(turn.instructions, path[started].items, turn.effort)
         for at, one in enumerate(path[started:], started):
             if at > started:
                 pieces += self._run(one.items)
             if at == len(path) - 1:
-                pieces += self._header() if one.generate else []
+                pieces += self._header() + self._silence(one) if one.generate else []
             elif one.generate:
                 settled = any(later.asked for later in path[at + 1 :])
                 pieces += self._reply(one, turn.model, settled)
         return self.encode(pieces)
 
-    def bare(self, instructions: str | None) -> list[int]:
+    def bare(self, turn: Turn) -> list[int]:
         """What stands before all items."""
-        return self.encode(self._beginning(instructions, ()))
+        return self.encode(self._beginning(turn.instructions, (), turn.effort))
 
     def path(self, index: int) -> list[Turn]:
         path: list[Turn] = []
@@ -121,11 +122,14 @@ class Oracle:
             out += self._vocabulary.encode(piece) if isinstance(piece, Mark) else piece
         return out
 
-    def _beginning(self, told: str | None, items: tuple[tuple[str, str], ...]) -> list[Piece]:
+    def _beginning(
+        self, told: str | None, items: tuple[tuple[str, str], ...], effort: str | None
+    ) -> list[Piece]:
         if told is None and items and items[0][0] in ("system", "developer"):
             told, items = items[0][1], items[1:]
         if self._chatml:
-            pieces = self._message("system", DEFAULTS[self.form] if told is None else told)
+            system = DEFAULTS[self.form] if told is None else told
+            pieces = [] if system is None else self._message("system", system)
         elif self.form == "llama3":
             pieces = [Mark("<|begin_of_text|>"), Mark("<|start_header_id|>"), "system"]
             pieces += [Mark("<|end_header_id|>"), f"\n\n{DATES}{(told or '').strip()}"]
@@ -133,11 +137,15 @@ class Oracle:
         elif self.form == "gemma":
             pieces = [Mark("<bos>")]
             if told and items and items[0][0] == "user":
-                items = (("user", f"{told}\n\n{items[0][1].strip()}"), *items[1:])
+                first = f"user\n{told}\n\n{items[0][1].strip()}"
+                pieces += [Mark("<start_of_turn>"), first, Mark("<end_of_turn>"), "\n"]
+                items = items[1:]
             elif told:
                 items = (("user", told), *items)
         else:
-            pieces = [Mark("<|start|>"), "system", Mark("<|message|>"), HARMONY_SYSTEM]
+            pieces = [Mark("<|start|>"), "system", Mark("<|message|>")]
+            level = {"none": "low", "high": "high"}.get(effort or "", "medium")
+            pieces.append(HARMONY_SYSTEM.format(level=level))
             pieces.append(Mark("<|end|>"))
             if told is not None:
                 pieces += self._message("developer", told)
@@ -211,6 +219,12 @@ class Oracle:
             "llama3": [Mark("<|start_header_id|>"), "assistant", Mark("<|end_header_id|>"), "\n\n"],
         }.get(self.form, [Mark("<|im_start|>"), "assistant\n"])
 
+    def _silence(self, turn: Turn) -> list[Piece]:
+        """The empty thought of an answer that is to come without one."""
+        if self.form != "qwen3" or turn.effort != "none":
+            return []
+        return [Mark("<think>"), "\n\n", Mark("</think>"), "\n\n", ()]
+
     def _reply(self, turn: Turn, model: str, settled: bool) -> list[Piece]:
         something = self.sampled(turn) != ()
         if turn.model != model and something:
@@ -229,7 +243,9 @@ class Oracle:
             return [*self._header(), *thought, *spoken, *map(Mark, closed)]
         close = {"gemma": ["<end_of_turn>", "\n"], "llama3": ["<|eot_id|>"]}
         marker, *rest = close.get(self.form, ["<|im_end|>", "\n"])
-        return [*self._header(), (*self.encode([*thought, *spoken]),), Mark(marker), *rest]
+        silence = [] if settled or turn.model != model else self._silence(turn)
+        said = (*self.encode([*thought, *spoken]),)
+        return [*self._header(), *silence, said, Mark(marker), *rest]
 
     def _retold(self, turn: Turn, settled: bool) -> list[Piece]:
         """An answer of another model."""

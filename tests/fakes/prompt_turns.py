@@ -54,6 +54,7 @@ TURNS = st.lists(
         spoken=st.lists(st.integers(300, 9000), max_size=5).map(tuple),
         ending=st.sampled_from(tuple(FINISHES)),
         text=TEXTS.map(lambda text: f"So: {text}"),
+        effort=st.sampled_from((None, None, None, "none", "high")),
     ),
     min_size=1,
     max_size=8,
@@ -91,6 +92,7 @@ def check(form: str, turns: list[Turn], talk: Any) -> None:
             model=Model(turn.model, "tokens", form, f"splintr:{VOCABULARIES[form]}"),
             instructions=turn.instructions,
             generate=turn.generate,
+            reasoning={"effort": turn.effort},
             input=input_items(turn, index),
         )
         sent.append(prepared.prompt)
@@ -115,11 +117,11 @@ def longest_kept(oracle: Oracle, turns: list[Turn], index: int, sent: list[Any])
         if head(oracle, turns[before]) != head(oracle, turns[index]):
             return b""
         old = oracle.ids(before)
-        if new[: len(old)] == old:
+        if old and new[: len(old)] == old:
             return sent[before].key
         before = turns[before].parent
     return b""
 
 
 def head(oracle: Oracle, turn: Turn) -> tuple[bool, list[int]]:
-    return turn.instructions is None, oracle.bare(turn.instructions)
+    return turn.instructions is None, oracle.bare(turn)

@@ -63,7 +63,7 @@ def test_instructions_are_the_system_message(chatml: Format, encode: Encode) -> 
         ),
         (
             b'{"id":"i","type":"custom_tool_call","call_id":"c","name":"f","input":"a\\"b"}',
-            'assistant\n<tool_call>\n{"name": "f", "arguments": {"input":"a\\"b"}}\n</tool_call>',
+            'assistant\n<tool_call>\n{"name": "f", "arguments": {"input": "a\\"b"}}\n</tool_call>',
         ),
         (
             b'{"id":"i","type":"function_call_output","call_id":"c","output":"42"}',

@@ -60,7 +60,7 @@ THOUGHTWait.
 {"name": "f", "arguments": {"a": 1}}
 </tool_call>
 <tool_call>
-{"name": "g", "arguments": {"input":"x y"}}
+{"name": "g", "arguments": {"input": "x y"}}
 </tool_call><|im_end|>
 <|im_start|>user
 <tool_response>
@@ -93,7 +93,7 @@ Wait.
 {{"name": "f", "arguments": {{"a": 1}}}}
 </tool_call>
 <tool_call>
-{{"name": "g", "arguments": {{"input":"x y"}}}}
+{{"name": "g", "arguments": {{"input": "x y"}}}}
 </tool_call><end_of_turn>
 <start_of_turn>user
 <tool_response>
@@ -141,7 +141,7 @@ Wait.<|eot_id|><|start_header_id|>assistant<|end_header_id|>
 
 {"name": "f", "parameters": {"a": 1}}<|eot_id|><|start_header_id|>assistant<|end_header_id|>
 
-{"name": "g", "parameters": {"input":"x y"}}<|eot_id|><|start_header_id|>ipython<|end_header_id|>
+{"name": "g", "parameters": {"input": "x y"}}<|eot_id|><|start_header_id|>ipython<|end_header_id|>
 
 "one"<|eot_id|><|start_header_id|>ipython<|end_header_id|>
 

@@ -8,6 +8,7 @@ import pytest
 from prompt_oracle import VOCABULARIES, vocabulary
 
 from turnwire.pipelines.messages import Model
+from turnwire.pipelines.prompts.tokenizer import VocabularyTokenizer
 
 CALL = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "x"}
@@ -76,3 +77,74 @@ def thinks(form: str, prompt: list[int]) -> int:
     mark = {"qwen3": "<think>", "harmony": "analysis<|message|>"}[form]
     ids = sampled(form, mark)
     return sum(tuple(prompt[at : at + len(ids)]) == ids for at in range(len(prompt)))
+
+
+@pytest.mark.parametrize("form", sorted(THINKS))
+def test_another_effort_costs_the_head_and_nothing_that_was_rendered_before(
+    new_talk: Any, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = new_talk(model(form))
+    talk.create("resp_0", input="hi", reasoning={"effort": "low"})
+    talk.answer("resp_0", sampled=sampled(form, SPEAKS[form]))
+    members = {"input": "what was asked", "reasoning": {"effort": "low"}}
+    asked = talk.create("resp_1", previous_response_id="resp_0", **members)
+    talk.answer("resp_1", sampled=sampled(form, SPEAKS[form]))
+    settled = talk.create("resp_x", previous_response_id="resp_1", **members)
+    assert settled.prompt.prefix_key == asked.prompt.key
+    encoded: list[str] = []
+    encode = VocabularyTokenizer.encode
+
+    def spy(self: VocabularyTokenizer, text: str) -> bytes:
+        encoded.append(text)
+        return encode(self, text)
+
+    monkeypatch.setattr(VocabularyTokenizer, "encode", spy)
+    turn = talk.create(
+        "resp_2", previous_response_id="resp_1", input="now", reasoning={"effort": "high"}
+    )
+    kept = {"harmony": b"", "qwen3": asked.prompt.key}
+    assert turn.prompt.prefix_key == kept[form]
+    again = "".join(encoded)
+    assert ("Reasoning: high" in again) == (form == "harmony")
+    assert "now" in again
+    assert "what was asked" not in again
+
+
+def test_without_effort_qwen3_is_told_that_its_thought_is_over(new_talk: Any) -> None:
+    talk = new_talk(model("qwen3"))
+    silent = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    asked = talk.create("resp_1", input="hi", reasoning={"effort": "none"})
+    assert array("I", sampled("qwen3", silent)).tobytes() in asked.prompt.ids
+    call = THINKS["qwen3"].partition("</think>\n\n")[2]
+    talk.answer("resp_1", sampled=sampled("qwen3", call), items=[CALL | {"id": "1"}])
+    looked = talk.create(
+        "resp_2",
+        previous_response_id="resp_1",
+        input=[OUTPUT],
+        reasoning={"effort": "minimal"},
+    )
+    assert looked.prompt.prefix_key == asked.prompt.key
+    talk.answer("resp_2", sampled=sampled("qwen3", SPEAKS["qwen3"]))
+    again = talk.create("resp_3", previous_response_id="resp_2", input="and?")
+    assert again.prompt.prefix_key == b""
+    assert thinks("qwen3", talk.prompt) == 0
+
+
+@pytest.mark.parametrize(
+    ("effort", "said"),
+    [
+        (None, "medium"),
+        ("none", "low"),
+        ("minimal", "low"),
+        ("low", "low"),
+        ("medium", "medium"),
+        ("high", "high"),
+        ("xhigh", "high"),
+        ("max", "high"),
+    ],
+)
+def test_harmony_says_how_much_to_think(new_talk: Any, effort: str | None, said: str) -> None:
+    talk = new_talk(model("harmony"))
+    talk.create("resp_1", input="hi", reasoning={"effort": effort})
+    written = vocabulary(VOCABULARIES["harmony"]).decode_with_special(talk.prompt)
+    assert f"\nReasoning: {said}\n" in written
