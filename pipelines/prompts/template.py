@@ -25,6 +25,8 @@ from turnwire.pipelines.protocol.tools import Tools
 _GUARD, _OPEN, _CLOSE = "\ufdd0", "\ufdd1", "\ufdd2"
 _NO_TEXT = dict.fromkeys(map(ord, (_GUARD, _OPEN, _CLOSE)), "\ufffd")
 
+_EFFORT = ("enable_thinking", "reasoning_effort")
+"""What templates call it."""
 _ID_BYTES = 4
 
 
@@ -54,6 +56,7 @@ class ChatTemplate:
         self._typed = re.compile(names or r"(?!)")
         self._cut = re.compile(f"({names + '|' if names else ''}{_OPEN}[0-9]+{_CLOSE})")
         self._sandbox = Sandbox(file.source)
+        self.heeds_effort = any(name in file.source for name in _EFFORT)
 
     def whole(
         self,

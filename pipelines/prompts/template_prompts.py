@@ -28,6 +28,7 @@ class TemplatePrompts:
     def head(
         self, instructions: Instructions, tools: Tools, leading: str, effort: str | None = None
     ) -> Head:
+        effort = effort if self._form.heeds_effort else None
         given = b"%b\0%b\0%b" % (instructions.json, tools.shown, (effort or "").encode())
         return Head(fingerprint(given), b"", instructions.text, tools, effort)
 
