@@ -15,6 +15,8 @@ from turnwire.actors.channel import Caller, Listener, UnaryHandler
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ChannelSettings, ConnectionSettings
 from turnwire.pipelines.connection import ConnectionState
+from turnwire.pipelines.content_index import ContentIndex
+from turnwire.pipelines.lineage import Checkpoint
 from turnwire.pipelines.prompts.format import AnyFormat, format_of
 from turnwire.pipelines.protocol.errors import ApiError, Forbidden, NotFound, Overloaded
 from turnwire.pipelines.protocol.ids import RandomBytes
@@ -41,6 +43,7 @@ class ConnectionCore:
         self._random_bytes = random_bytes
         self._formats = formats
         self._tenant: str | None = None
+        self._index: ContentIndex[Checkpoint] = ContentIndex(settings.content_index_bytes)
         self._connections: dict[str, ConnectionState] = {}
 
     def __len__(self) -> int:
@@ -69,7 +72,7 @@ class ConnectionCore:
             raise Overloaded(f"this actor holds {len(self)} connections")
         self._tenant = command.tenant
         self._connections[command.connection_id] = ConnectionState(
-            command.tenant, self._settings, self._random_bytes, self._formats
+            command.tenant, self._settings, self._random_bytes, self._formats, self._index
         )
         return m.Done()
 
@@ -105,6 +108,7 @@ class ConnectionCore:
     def forget(self, command: m.Forget) -> m.Done:
         for connection in self._connections.values():
             connection.forget(command.response_id)
+        self._index.forget(command.response_id)
         return m.Done()
 
     def _open_connection(self, connection_id: str) -> ConnectionState:
@@ -116,6 +120,7 @@ class ConnectionCore:
     def drop_all(self) -> None:
         """Nobody will come back for these connections."""
         self._connections.clear()
+        self._index.clear()
 
 
 class ConnectionActor:

@@ -30,6 +30,12 @@ class Observation:
             ("client", "transport", "continuation", "status"),
             registry=self._registry,
         )
+        self.lookups = Counter(
+            "turnwire_content_lookups",
+            "Turns that repeated what was said before: was it known by its content (hit, miss)?",
+            ("client", "transport", "result"),
+            registry=self._registry,
+        )
         self.refusals = Counter(
             "turnwire_refusals",
             "Requests that were answered with an error instead of a response.",
@@ -64,6 +70,9 @@ class ObservedTurn:
     def prepared(self, prepared: Prepared) -> None:
         caller, setbacks = self._caller, self._observation.setbacks
         self._came = setbacks.explain(caller.tenant, caller.conversation, prepared.continuation)
+        if prepared.repeated_items or prepared.continuation.startswith("full"):
+            result = "hit" if prepared.repeated_items else "miss"
+            self._observation.lookups.labels(caller.family, caller.transport, result).inc()
 
     def ended(self, turn: Turn, refusal: ApiError | None) -> None:
         """`refusal`: why there is no response. With neither, the client left before there was."""

@@ -74,6 +74,9 @@ class ConnectionSettings(Section):
     """A new socket waits so long for an actor, then it is refused."""
     cache_bytes: PositiveInt = 64 * MIB
     """State kept per connection beyond the latest response of each lane."""
+    content_index_bytes: NonNegativeInt = 64 * MIB
+    """Conversations an actor finds by their content, for clients that send all of them again; 0:
+    none. What open connections hold anyway is counted too."""
     max_input_characters: PositiveInt = 10_485_760
     max_context_bytes: PositiveInt = 64 * MIB
     """Items of one conversation, as JSON, beyond which it cannot be continued."""

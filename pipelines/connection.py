@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ConnectionSettings
+from turnwire.pipelines.content_index import ContentIndex, contents
 from turnwire.pipelines.continuity import continuation
 from turnwire.pipelines.history import Entry, History
-from turnwire.pipelines.lineage import Checkpoint, context_of, restored
+from turnwire.pipelines.lineage import Checkpoint, content_after, content_of, context_of, restored
 from turnwire.pipelines.new_items import NewItems, check
 from turnwire.pipelines.prepared_turn import answered, facts_of, prepared_of
 from turnwire.pipelines.prompts.format import AnyFormat, format_of
@@ -34,7 +35,7 @@ from turnwire.pipelines.protocol.errors import (
     Overloaded,
 )
 from turnwire.pipelines.protocol.ids import RandomBytes
-from turnwire.pipelines.protocol.items import asks
+from turnwire.pipelines.protocol.items import Reference, asks
 from turnwire.pipelines.protocol.requests import Request, RequestParser
 
 _RECALLABLE = 32
@@ -69,7 +70,10 @@ class ConnectionState:
         settings: ConnectionSettings,
         random_bytes: RandomBytes,
         formats: Callable[[m.Model], AnyFormat] = format_of,
+        index: ContentIndex[Checkpoint] | None = None,
     ) -> None:
+        """`index`: the conversations that all connections of an actor know; None: its own."""
+        self._index = ContentIndex(settings.content_index_bytes) if index is None else index
         self.history = History(settings.cache_bytes)
         self._tenant = tenant
         self._settings = settings
@@ -103,6 +107,7 @@ class ConnectionState:
             return
         try:
             turn = answered(running.turn, command)
+            self._remember(turn)
             # Over HTTP nothing but a stored response may be continued.
             if running.on_socket or turn.stored:
                 entry = self.history.add(turn, running.parent, latest=running.on_socket)
@@ -146,11 +151,11 @@ class ConnectionState:
     def count(self, command: m.CountTokens) -> m.TokenCount | m.ParentUnknown:
         """How long the prompt of a request would be, as its turn would report it."""
         request = self._parser.parse(command.frame, "http")
-        parent = self._find(request.previous_response_id, command.chain)
+        parent, repeated = self._before(request, command.chain)
         if parent is None and request.previous_response_id is not None:
             return m.ParentUnknown(request.previous_response_id)
         try:
-            draft = self._draft("", None, command.model, request, parent)
+            draft = self._draft("", None, command.model, request, parent, repeated)
             prompt, mark = draft.prompts.continued(draft.turn, draft.new.items, draft.head)
             if isinstance(prompt, m.ItemPrompt):
                 prompt = draft.prompts.whole(replace(draft.turn, mark=mark), draft.head)
@@ -162,23 +167,38 @@ class ConnectionState:
     def forget(self, response_id: str) -> None:
         """The response was deleted: it is no parent any more, also if its turn still runs."""
         self.history.forget(response_id)
+        self._index.forget(response_id)
 
     def _prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown:
         request = self._parser.parse(command.frame, command.transport)
-        parent = self._find(request.previous_response_id, command.chain)
+        parent, repeated = self._before(request, command.chain)
         if parent is None and request.previous_response_id is not None:
             return m.ParentUnknown(request.previous_response_id)
         try:
-            return self._begin(command, request, parent)
+            return self._begin(command, request, parent, repeated)
         except BaseException:
             if parent is not None:
                 self.history.unpin(parent)
             raise
 
-    def _find(self, response_id: str | None, chain: m.Chain | None) -> Entry | None:
+    def _before(self, request: Request, chain: m.Chain | None) -> tuple[Entry | None, int]:
+        """What the turn continues, pinned; and how much of its input that is already."""
+        if request.previous_response_id is not None:
+            return self._find(request.previous_response_id, chain), 0
+        items = [item for item in request.input if not isinstance(item, Reference)]
+        known = self._index.longest(contents(items))
+        if known is None:
+            return None, 0
+        repeated, turn = known
+        return self.history.adopt(turn), repeated
+
+    def _remember(self, turn: Checkpoint) -> None:
+        before = content_of(turn.parent)
+        if turn.content is not None and before is not None:
+            self._index.put(turn.content, before, turn.response_id, turn, turn.size_bytes)
+
+    def _find(self, response_id: str, chain: m.Chain | None) -> Entry | None:
         """The parent, pinned: from memory, else from what storage had of it."""
-        if response_id is None:
-            return None
         entry = self.history.pin(response_id)
         if entry is not None or chain is None or not chain.turns:
             return entry
@@ -190,12 +210,16 @@ class ConnectionState:
             if entry is None:
                 checkpoint = restored(turn, before.checkpoint if before else None)
                 entry = self.history.add(checkpoint, before, latest=False)
+                self._remember(checkpoint)
             if before is not None:
                 self.history.unpin(before)
         return entry
 
-    def _begin(self, command: m.Prepare, request: Request, parent: Entry | None) -> m.Prepared:
-        draft = self._draft(command.response_id, command.lane, command.model, request, parent)
+    def _begin(
+        self, command: m.Prepare, request: Request, parent: Entry | None, repeated: int
+    ) -> m.Prepared:
+        response_id, lane = command.response_id, command.lane
+        draft = self._draft(response_id, lane, command.model, request, parent, repeated)
         prompts, head = draft.prompts, draft.head
         prompt, mark = prompts.continued(draft.turn, draft.new.items, head)
         turn = replace(draft.turn, mark=mark)
@@ -214,9 +238,16 @@ class ConnectionState:
         model: m.Model,
         request: Request,
         parent: Entry | None,
+        repeated: int,
     ) -> _Draft:
         before = parent.checkpoint if parent is not None else None
-        new = check(request.input, context_of(before))
+        if repeated:
+            new = check(request.input, context_of(None)).behind(repeated)
+        else:
+            new = check(request.input, context_of(before))
+        # Reasoning alone shows in a prompt and not in what was said.
+        empty = request.generate or not new.items
+        content = content_after(content_of(before), new.items, empty=empty)
         turn = Checkpoint(
             response_id=response_id,
             parent=before,
@@ -228,6 +259,7 @@ class ConnectionState:
             input=new.json,
             asked=any(map(asks, new.items)),
             effort=request.reasoning.effort,
+            content=content,
         )
         self._check_size(turn)
         prompts = self._prompts(model)

@@ -8,10 +8,6 @@ from collections import OrderedDict
 
 from turnwire.pipelines.lineage import Checkpoint
 
-_OVERHEAD_BYTES = 2048
-"""Python objects of one checkpoint beside its bytes: measured, rounded up."""
-
-
 _FORGOTTEN = 256
 """Deleted ids that are remembered, so that a turn which was under way cannot bring one back."""
 
@@ -24,10 +20,7 @@ class Entry:
     def __init__(self, checkpoint: Checkpoint, parent: "Entry | None") -> None:
         self.checkpoint = checkpoint
         self.parent = parent
-        self.size_bytes = _OVERHEAD_BYTES + sum(
-            map(len, (checkpoint.input, checkpoint.output, checkpoint.sampled))
-        )
-        self.size_bytes += sum(map(len, checkpoint.rendered.values()))
+        self.size_bytes = checkpoint.size_bytes
         self.findable = True
         self.pins = 1
         self.children = 0
@@ -67,6 +60,29 @@ class History:
             entry.pins += 1
             if response_id in self._spare:
                 self._spare.move_to_end(response_id)
+        return entry
+
+    def adopt(self, checkpoint: Checkpoint) -> Entry:
+        """Hold a checkpoint that may be another connection's, with all before it, until `unpin`.
+
+        What is not this connection's own is counted here and found by nobody.
+        """
+        missing: list[Checkpoint] = []
+        at: Checkpoint | None = checkpoint
+        while at is not None and id(at) not in self._alive:
+            missing.append(at)
+            at = at.parent
+        entry = None if at is None else self._alive[id(at)]
+        for foreign in reversed(missing):
+            if entry is not None:
+                entry.children += 1
+            entry = Entry(foreign, entry)
+            entry.findable, entry.pins = False, 0
+            self._alive[id(foreign)] = entry
+            self.held_bytes += entry.size_bytes
+            self.spare_bytes += entry.size_bytes
+        assert entry is not None, "the checkpoint itself, if nothing else"
+        entry.pins += 1
         return entry
 
     def unpin(self, entry: Entry) -> None:

@@ -9,8 +9,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from turnwire.pipelines.content_index import Content
 from turnwire.pipelines.messages import Chain, Finish, Json, StoredTurn, TokenIds
 from turnwire.pipelines.protocol.items import Item, asks, call_of, kept_items, role_of
+
+_OVERHEAD_BYTES = 2048
+"""Python objects of one checkpoint beside its bytes: measured, rounded up."""
 
 
 class KnownIds(msgspec.Struct, frozen=True, gc=False):
@@ -91,6 +95,14 @@ class Checkpoint:
     """Does a person speak in its input?"""
     effort: str | None = None
     """How much the model was asked to think."""
+    content: Content | None = None
+    """All that was said up to its end; None: something in it shows in nothing that is said."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Without its parent."""
+        kept = sum(map(len, (self.input, self.output, self.sampled)))
+        return _OVERHEAD_BYTES + kept + sum(map(len, self.rendered.values()))
 
     def ancestors(self) -> "list[Checkpoint]":
         """All turns before this one, oldest first."""
@@ -105,6 +117,18 @@ class Checkpoint:
 
 def context_of(parent: Checkpoint | None) -> Context:
     return Context() if parent is None else parent.context
+
+
+def content_of(parent: Checkpoint | None) -> Content | None:
+    return Content() if parent is None else parent.content
+
+
+def content_after(before: Content | None, items: Sequence[Item], *, empty: bool) -> Content | None:
+    """What was said once these items are there too. `empty`: they may say nothing."""
+    if before is None:
+        return None
+    content = before.plus(items)
+    return content if empty or content.said != before.said else None
 
 
 def chain_to(last: Checkpoint) -> Chain:
@@ -127,21 +151,24 @@ def chain_to(last: Checkpoint) -> Chain:
 def restored(turn: StoredTurn, parent: Checkpoint | None) -> Checkpoint:
     """A stored turn as the next checkpoint of its conversation."""
     given, output = unbracketed(turn.input), unbracketed(turn.output)
-    items = kept_items(given)
-    context = context_of(parent).plus(items, given).plus(kept_items(output), output)
+    items, answer = kept_items(given), kept_items(output)
+    generated = bool(turn.sampled or output)
+    context = context_of(parent).plus(items, given).plus(answer, output)
+    content = content_after(content_of(parent), items, empty=generated or not items)
     return Checkpoint(
         response_id=turn.response_id,
         parent=parent,
         lane=None,
         model=turn.model,
         stored=True,
-        generated=bool(turn.sampled or output),
+        generated=generated,
         context=context,
         input=given,
         output=output,
         sampled=turn.sampled,
         finish=turn.finish,
         asked=any(map(asks, items)),
+        content=content_after(content, answer, empty=not generated),
     )
 
 

@@ -1,6 +1,6 @@
 """The new input of a turn, checked against the conversation it continues."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from turnwire.pipelines.lineage import Context, joined
 from turnwire.pipelines.messages import Json
@@ -25,18 +25,27 @@ class NewItems:
     texts: tuple[str, ...]
     """What people and tools wrote."""
     foreign: int
+    given_json: Json
+    """With those before them that were repeated."""
+    repeated: int = 0
+
+    def behind(self, repeated: int) -> "NewItems":
+        """Without the first items, which are known already."""
+        return replace(_of(self.items[repeated:]), given_json=self.json, repeated=repeated)
 
 
 def check(given: tuple[Item | Reference, ...], context: Context) -> NewItems:
     """Raises InvalidRequest for a reference or a tool output that belongs to nothing."""
     items = _without_references(given, context)
     _check_outputs(items, context)
-    return NewItems(
-        items,
-        joined(*(item.json for item in items)),
-        tuple(text for item in items if (text := new_text(item))),
-        sum(isinstance(item, Foreign) for item in items),
-    )
+    return _of(items)
+
+
+def _of(items: tuple[Item, ...]) -> NewItems:
+    json = joined(*(item.json for item in items))
+    texts = tuple(text for item in items if (text := new_text(item)))
+    foreign = sum(isinstance(item, Foreign) for item in items)
+    return NewItems(items, json, texts, foreign, json)
 
 
 def _without_references(given: tuple[Item | Reference, ...], context: Context) -> tuple[Item, ...]:

@@ -6,7 +6,7 @@ Pure functions of a request and the checkpoint made of it.
 from dataclasses import replace
 
 from turnwire.pipelines import messages as m
-from turnwire.pipelines.lineage import Checkpoint, chain_to, unbracketed
+from turnwire.pipelines.lineage import Checkpoint, chain_to, content_after, unbracketed
 from turnwire.pipelines.new_items import NewItems
 from turnwire.pipelines.prompts.constraint import constraint_of
 from turnwire.pipelines.protocol.echo import echo_of
@@ -65,7 +65,8 @@ def prepared_of(
 ) -> m.Prepared:
     echo = echo_of(request)
     known = echo.key == command.known_echo
-    parent = turn.parent
+    # A parent that nobody named is no part of what is stored: all of the input is.
+    parent = None if new.repeated or turn.parent is None or turn.parent.stored else turn.parent
     return m.Prepared(
         facts=facts,
         prompt=prompt,
@@ -78,10 +79,8 @@ def prepared_of(
         store=request.store,
         stream=request.stream,
         include=request.include,
-        stored_input=b"[%b]" % new.json if request.store else None,
-        stored_context=(
-            chain_to(parent) if request.store and parent is not None and not parent.stored else None
-        ),
+        stored_input=b"[%b]" % new.given_json if request.store else None,
+        stored_context=None if parent is None or not request.store else chain_to(parent),
         echo_turn=echo.turn,
         echo_tools=None if known else echo.tools,
         foreign_items=new.foreign,
@@ -89,6 +88,7 @@ def prepared_of(
         continuation=came,
         namespaced={} if known else request.tools.namespaced,
         custom=() if known else request.tools.custom,
+        repeated_items=new.repeated,
     )
 
 
@@ -96,9 +96,14 @@ def answered(turn: Checkpoint, command: m.Commit) -> Checkpoint:
     """A prepared turn with its answer."""
     output = unbracketed(command.items)
     try:
-        context = turn.context.plus(kept_items(output), output)
+        items = kept_items(output)
     except InvalidRequest as error:
         raise Internal("the answer of a turn is not a list of items") from error
     return replace(
-        turn, context=context, output=output, sampled=command.sampled, finish=command.finish
+        turn,
+        context=turn.context.plus(items, output),
+        output=output,
+        sampled=command.sampled,
+        finish=command.finish,
+        content=content_after(turn.content, items, empty=not turn.generated),
     )

@@ -83,6 +83,8 @@ class Prepared(Message, frozen=True):
     `echo` is."""
     custom: tuple[str, ...] = ()
     """Names of custom tools, given when `echo` is."""
+    repeated_items: int = 0
+    """Input items that were known by their content: the turn costs what the others cost."""
 
 
 class Commit(Message, frozen=True):

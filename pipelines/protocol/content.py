@@ -8,6 +8,9 @@ from msgspec import Raw
 from turnwire.pipelines.protocol.codec import opening, read
 from turnwire.pipelines.protocol.errors import InvalidRequest
 
+NOTE = " omitted: this model reads text only]"
+"""Ends what is written in place of a part that is not text."""
+
 _TEXT_MEMBER = {
     "input_text": "text",
     "output_text": "text",
@@ -50,7 +53,7 @@ def _part_text(raw: Raw, at: str) -> str:
     part = read(_parts.decode, raw, at)
     member = _TEXT_MEMBER.get(part.type)
     if member is None:
-        return f"[{part.type[:64]} omitted: this model reads text only]"
+        return f"[{part.type[:64]}{NOTE}"
     text = part.refusal if member == "refusal" else part.text
     if not isinstance(text, str):
         raise InvalidRequest(f"Invalid '{at}.{member}': expected string.", f"{at}.{member}")

@@ -15,7 +15,7 @@ from turnwire.gateway.stage_metrics import StageMetrics
 from turnwire.pipelines.config import GatewaySettings
 from turnwire.pipelines.stages import STAGES
 
-LABELS = ("client", "transport", "continuation", "status", "code")
+LABELS = ("client", "transport", "continuation", "status", "code", "result")
 ANSWERED: Any = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 ANSWERED.append({"role": "user", "content": "again"})
 
@@ -73,7 +73,21 @@ async def test_each_turn_is_counted_by_how_it_came(opener: Opener) -> None:
         (*common, "full_cached", "completed"): 1,
         (*common, "previous_response_not_found"): 1,
         (*common, "full_after_error", "completed"): 1,
+        (*common, "miss"): 2,
     }
+
+
+async def test_a_history_known_by_its_content_is_counted_beside_how_it_came(
+    opener: Opener,
+) -> None:
+    town = await opener.open()
+    asked = {"role": "user", "content": "hi"}
+    async with town.connect() as socket:
+        output = (await turn(socket, input=[asked]))[-1]["response"]["output"]
+        await turn(socket, input=[asked, *output, asked])
+    counted = await metrics(town)
+    assert counted["python", "websocket", "full_cached", "completed"] == 1
+    assert counted["python", "websocket", "hit"] == 1
 
 
 async def test_an_error_on_one_socket_explains_a_full_history_on_the_next(

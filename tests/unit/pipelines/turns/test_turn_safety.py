@@ -139,7 +139,10 @@ async def test_a_prefill_that_fails_hurts_nobody() -> None:
 async def test_turns_left_behind_are_bounded() -> None:
     world = World(screen_gate=asyncio.Event())
     player = Player(world, SCORE)
-    made = [player.turn(create(generate=False)) for _ in range(MAX_AFTERMATHS + 1)]
+    made = [
+        player.turn(create(generate=False, input=f"hi {number}"))
+        for number in range(MAX_AFTERMATHS + 1)
+    ]
     tasks = [asyncio.create_task(turn.run()) for turn, _ in made]
     for _, heard in made[:-1]:
         await heard.over.wait()
