@@ -142,9 +142,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each case in a trial")
     parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--policies", nargs="+", default=["off", "score"], help="of safety")
     args = parser.parse_args()
     results: Found = {}
-    for policy in ("off", "score"):
+    for policy in args.policies:
         with served(f'{ONLY_SIMULATED}[safety]\npolicy = "{policy}"\n') as server:
             gc.collect()
             gc.freeze()

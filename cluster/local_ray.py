@@ -37,6 +37,14 @@ MAX_FOLDER_CHARACTERS = 36
 """Ray's own sockets lie up to 70 characters deeper; a socket path may have 107."""
 
 
+_NO_AGENT = {
+    "--runtime_env_agent_command": "--runtime_env_agent_command=cat",
+    "--runtime_env_agent_port": "--runtime_env_agent_port=1",
+}
+"""The raylet wants a process, which ends with its input, and a port to ask. With one environment
+for all it never asks."""
+
+
 class RayUnavailable(Exception):
     """There is no Ray to run on; the message is one line for a person."""
 
@@ -123,7 +131,7 @@ def _init(settings: RaySettings, folder: Folder) -> None:
     import ray
 
     try:
-        with _without_monitors():
+        with _with_few_processes():
             ray.init(**_init_arguments(settings, folder))
     except Exception as error:  # of many kinds, and all mean the same to us
         reason = next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
@@ -132,25 +140,48 @@ def _init(settings: RaySettings, folder: Folder) -> None:
 
 
 @contextmanager
-def _without_monitors() -> Iterator[None]:
-    """Two Python processes less for a private Ray: one would scale a cluster that has one node,
-    the other would print workers' logs, which go to files. `ray start` has options for this,
-    `ray.init` has none.
+def _with_few_processes() -> Iterator[None]:
+    """Four Python processes less for a private Ray, of which no option of `ray.init` rids it: two
+    monitors (one would scale a cluster that has one node, the other would print workers' logs,
+    which go to files), the dashboard, and the agent that makes environments for workers, where all
+    have ours. Starting those waits for the dashboard, and the raylet for its agents.
     """
-    from ray._private import parameter
+    from ray._private import node, parameter, services
 
     class WithoutMonitors(parameter.RayParams):
         # Any: handed on as it came.
         def __init__(self, **params: Any) -> None:  # noqa: ANN401
             super().__init__(**params | {"no_monitor": True, "include_log_monitor": False})
 
-    names = vars(parameter)
-    full = names["RayParams"]
-    names["RayParams"] = WithoutMonitors
+    def no_dashboard(*_: object, **__: object) -> None:
+        return
+
+    start_process = services.start_ray_process
+
+    # Any: handed on as it came.
+    def without_agent(command: list[str], *rest: Any, **named: Any) -> Any:  # noqa: ANN401
+        return start_process([_NO_AGENT.get(of(part), part) for part in command], *rest, **named)
+
+    def of(part: str) -> str:
+        return part.partition("=")[0]
+
+    with (
+        _replaced(parameter, "RayParams", WithoutMonitors),
+        _replaced(node.Node, "start_api_server", no_dashboard),
+        _replaced(services, "start_ray_process", without_agent),
+    ):
+        yield
+
+
+@contextmanager
+def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    """Inside the block `owner` has another `name`."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        names["RayParams"] = full
+        setattr(owner, name, before)
 
 
 def _guard_with_token(folder: Folder) -> None:

@@ -138,7 +138,7 @@ class GatewaySettings(Section):
     """Leave `tools` and `instructions` out of `response.created` and `response.in_progress`."""
     turn_s: PositiveFloat = 3600.0
     """A turn that takes longer is ended as failed."""
-    worker_wait_s: PositiveFloat = 10.0
+    worker_wait_s: PositiveFloat = 20.0
     """How long a turn waits for a worker when its model has none at the moment."""
     drain_s: NonNegativeFloat = 20.0
     session: SessionSettings = SessionSettings()

@@ -26,7 +26,7 @@ class TurnLimits:
     policy: Literal["off", "score", "block"] = "score"
     screen_s: float = 5.0
     turn_s: float = 3600.0
-    worker_wait_s: float = 10.0
+    worker_wait_s: float = 20.0
     heartbeat_s: float = 15.0
     reasoning_events: Literal["openai", "open_responses", "hidden"] = "openai"
     echo_schema: Literal["openai", "open_responses"] = "openai"

@@ -8,14 +8,7 @@ from running_server import DEFAULT_MODELS, RunningServer
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[RunningServer]:
-    """One server with the simulated models for all tests that leave it as it is."""
-    with RunningServer() as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def smollm2_server() -> Iterator[RunningServer]:
-    """One server with the default models, for tests that want a real one."""
+    """One server with the default models for all tests that leave it as it is."""
     with RunningServer({"TURNWIRE_MODELS": DEFAULT_MODELS}) as running:
         yield running
 

@@ -41,9 +41,8 @@ def test_footprint_names_every_process() -> None:
 
 
 def test_turn_cost_measures_two_histories_and_names_who_spends_what() -> None:
-    found = line_of("turn_cost.py", "--seconds", "0.1")
-    for policy in ("safety_off", "safety_score"):
-        for name in ("back_to_back_1000", "back_to_back_100000", "gaps_20_ms_1000"):
-            cost = found[policy][name]["cpu_us"]
-            assert 0 < cost["ServeReplica:gateway:Gateway"] < cost["all"]
-        assert found[policy]["back_to_back_ratio"]["median"] > 0
+    found = line_of("turn_cost.py", "--seconds", "0.1", "--policies", "score")["safety_score"]
+    for name in ("back_to_back_1000", "back_to_back_100000", "gaps_20_ms_1000"):
+        cost = found[name]["cpu_us"]
+        assert 0 < cost["ServeReplica:gateway:Gateway"] < cost["all"]
+    assert found["back_to_back_ratio"]["median"] > 0

@@ -29,20 +29,20 @@ long prompt alone would take near a hundred."""
 Leave = Callable[[], None]
 
 
-def test_fifty_sockets_opened_at_once_are_all_served(smollm2_server: RunningServer) -> None:
+def test_fifty_sockets_opened_at_once_are_all_served(server: RunningServer) -> None:
     """More than there are warm actors: they share actors, and nobody is refused."""
     for _ in range(2):
         with ExitStack() as stack:
-            sockets = opened_together(smollm2_server, stack)
+            sockets = opened_together(server, stack)
             for number, each in enumerate(sockets):
                 each.create("sim-1000", f"remember:N={number}")
             firsts = [each.end().succeeded() for each in sockets]
             for each, first in zip(sockets, firsts, strict=True):
                 each.create("sim-1000", "recall:N", first)
             assert [each.end().text for each in sockets] == [str(n) for n in range(CROWD)]
-    assert len(smollm2_server.pids("PlacedConnectionActor")) < CROWD
-    (gateway,) = map(psutil.Process, smollm2_server.pids("ServeReplica:gateway"))
-    port = urlsplit(smollm2_server.url).port
+    assert len(server.pids("PlacedConnectionActor")) < CROWD
+    (gateway,) = map(psutil.Process, server.pids("ServeReplica:gateway"))
+    port = urlsplit(server.url).port
     wait_until(
         lambda: (
             not [
@@ -109,12 +109,12 @@ def over_http_json(server: RunningServer) -> Iterator[Leave]:
 
 @pytest.mark.parametrize("transport", [over_websocket, over_http_stream, over_http_json])
 def test_a_client_that_goes_in_its_prefill_gives_its_slot_to_the_next(
-    smollm2_server: RunningServer,
+    server: RunningServer,
     transport: Callable[[RunningServer], AbstractContextManager[Leave]],
 ) -> None:
     """The model has two slots: `story` runs in one, the client that goes holds the other."""
     talk: dict[str, Any] = {"temperature": 0.0, "max_output_tokens": 1000}
-    with open_socket(smollm2_server.url) as observer, transport(smollm2_server) as leave:
+    with open_socket(server.url) as observer, transport(server) as leave:
         observer.create("smollm2", "Repeat the word hello for ever.", stream_id="story", **talk)
         steps_until(observer, DELTA, "story")
         observer.create("smollm2", "Say hello.", stream_id="next", **talk)
@@ -137,10 +137,10 @@ def steps_until(observer: Socket, type: str, lane: str) -> int:
 
 
 def test_a_client_that_stops_reading_is_cut_off_while_others_are_served(
-    smollm2_server: RunningServer,
+    server: RunningServer,
 ) -> None:
-    log = smollm2_server.log_folder / "gateway-0.log"
-    with open_socket(smollm2_server.url) as other, StuckClient(smollm2_server) as stuck:
+    log = server.log_folder / "gateway-0.log"
+    with open_socket(server.url) as other, StuckClient(server) as stuck:
         other.create("sim-250", "x", stream_id="story", **tokens(100_000))
         other.wait_for(DELTA)
         for number in range(16):
@@ -152,9 +152,9 @@ def test_a_client_that_stops_reading_is_cut_off_while_others_are_served(
 
 
 def test_an_answer_larger_than_may_wait_reaches_a_client_that_reads(
-    smollm2_server: RunningServer,
+    server: RunningServer,
 ) -> None:
-    with open_socket(smollm2_server.url) as socket:
+    with open_socket(server.url) as socket:
         whole = socket.turn("sim-max", "x", **tokens(FLOOD)).succeeded()
     assert (whole.output_tokens, len(whole.text)) == (FLOOD, 4 * FLOOD)
 

@@ -37,9 +37,9 @@ def client_of(server: RunningServer) -> OpenAI:
 
 
 def test_a_required_function_is_called_and_its_output_goes_on(
-    smollm2_server: RunningServer,
+    server: RunningServer,
 ) -> None:
-    with client_of(smollm2_server) as client:
+    with client_of(server) as client:
         first = client.responses.create(
             model="smollm2",
             input=ASKED,
@@ -68,9 +68,9 @@ def test_a_required_function_is_called_and_its_output_goes_on(
 
 
 def test_arguments_of_a_call_are_streamed_as_they_are_sampled(
-    smollm2_server: RunningServer,
+    server: RunningServer,
 ) -> None:
-    with client_of(smollm2_server) as client:
+    with client_of(server) as client:
         stream = client.responses.create(
             model="smollm2",
             input=ASKED,
@@ -87,8 +87,8 @@ def test_arguments_of_a_call_are_streamed_as_they_are_sampled(
     assert done.name == "get_weather"
 
 
-def test_an_answer_is_parsed_by_the_schema_of_a_class(smollm2_server: RunningServer) -> None:
-    with client_of(smollm2_server) as client:
+def test_an_answer_is_parsed_by_the_schema_of_a_class(server: RunningServer) -> None:
+    with client_of(server) as client:
         parsed = client.responses.parse(
             model="smollm2",
             input="Rate the film Jaws.",
@@ -99,18 +99,18 @@ def test_an_answer_is_parsed_by_the_schema_of_a_class(smollm2_server: RunningSer
 
 
 def test_a_strict_schema_that_cannot_be_kept_is_refused_by_name(
-    smollm2_server: RunningServer,
+    server: RunningServer,
 ) -> None:
     broken: Any = {**TOOL, "name": "broken", "parameters": {"type": "object", "not": {}}}
-    with client_of(smollm2_server) as client, pytest.raises(BadRequestError) as refused:
+    with client_of(server) as client, pytest.raises(BadRequestError) as refused:
         client.responses.create(model="smollm2", input=ASKED, tools=[TOOL, broken])
     assert refused.value.param == "tools[1].parameters"
 
 
 def test_log_probabilities_come_with_deltas_and_with_the_message(
-    smollm2_server: RunningServer,
+    server: RunningServer,
 ) -> None:
-    with client_of(smollm2_server) as client:
+    with client_of(server) as client:
         stream = client.responses.create(
             model="smollm2",
             input="Say hello.",
@@ -135,8 +135,8 @@ def test_log_probabilities_come_with_deltas_and_with_the_message(
         assert bytes(entry.bytes).decode() == entry.token
 
 
-def test_a_model_without_log_probabilities_refuses_them(smollm2_server: RunningServer) -> None:
-    with client_of(smollm2_server) as client, pytest.raises(BadRequestError) as refused:
+def test_a_model_without_log_probabilities_refuses_them(server: RunningServer) -> None:
+    with client_of(server) as client, pytest.raises(BadRequestError) as refused:
         client.responses.create(
             model="sim-1000", input="hi", include=["message.output_text.logprobs"]
         )

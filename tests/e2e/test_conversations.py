@@ -63,9 +63,9 @@ def evaluates_only_the_new(before: Ended, after: Ended) -> bool:
 
 
 def test_the_third_turn_knows_what_only_the_first_said_over_a_websocket(
-    smollm2_server: RunningServer,
+    server: RunningServer,
 ) -> None:
-    with client_of(smollm2_server) as client, client.responses.connect() as connection:
+    with client_of(server) as client, client.responses.connect() as connection:
         first = sdk_turn(connection, FACT, None)
         second = sdk_turn(connection, QUESTIONS[0], first)
         third = sdk_turn(connection, QUESTIONS[1], second)
@@ -74,9 +74,9 @@ def test_the_third_turn_knows_what_only_the_first_said_over_a_websocket(
 
 
 def test_the_third_turn_knows_what_only_the_first_said_over_http(
-    smollm2_server: RunningServer,
+    server: RunningServer,
 ) -> None:
-    with client_of(smollm2_server) as client:
+    with client_of(server) as client:
         answers = [client.responses.create(model="smollm2", input=FACT, **GREEDY)]
         for question in QUESTIONS:
             parent = answers[-1].id
@@ -90,27 +90,27 @@ def test_the_third_turn_knows_what_only_the_first_said_over_http(
     assert "Luna" in answers[2].output_text
 
 
-def test_what_http_stored_goes_on_over_a_websocket(smollm2_server: RunningServer) -> None:
-    with client_of(smollm2_server) as client:
+def test_what_http_stored_goes_on_over_a_websocket(server: RunningServer) -> None:
+    with client_of(server) as client:
         first = client.responses.create(model="smollm2", input=FACT, **GREEDY)
         with client.responses.connect() as connection:
             answer = sdk_turn(connection, QUESTIONS[1], first)
     assert "Luna" in answer.output_text
 
 
-def test_the_snippet_of_the_readme_runs(smollm2_server: RunningServer) -> None:
+def test_the_snippet_of_the_readme_runs(server: RunningServer) -> None:
     found = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     (snippet,) = (one for one in found if "responses.connect()" in one)
     assert "http://127.0.0.1:8080/v1" in snippet
     said = io.StringIO()
     with redirect_stdout(said):
-        exec(snippet.replace("http://127.0.0.1:8080/v1", smollm2_server.url), {})
+        exec(snippet.replace("http://127.0.0.1:8080/v1", server.url), {})
     assert len([line for line in said.getvalue().splitlines() if line.strip()]) >= 2
 
 
-def test_each_turn_evaluates_only_its_new_tokens(smollm2_server: RunningServer) -> None:
+def test_each_turn_evaluates_only_its_new_tokens(server: RunningServer) -> None:
     options = own() | {"max_output_tokens": 16}
-    with open_socket(smollm2_server.url) as socket:
+    with open_socket(server.url) as socket:
         turns = [socket.turn("smollm2", FACT, **options).succeeded()]
         for question in QUESTIONS:
             turns.append(socket.turn("smollm2", question, turns[-1], **options).succeeded())
@@ -121,11 +121,11 @@ def test_each_turn_evaluates_only_its_new_tokens(smollm2_server: RunningServer) 
 
 @pytest.mark.parametrize("limit", [64, 9, 10, 11], ids=["stop", "cut", "cut a byte", "cut later"])
 def test_the_ids_of_emoji_and_japanese_are_kept_as_they_were_sampled(
-    smollm2_server: RunningServer, limit: int
+    server: RunningServer, limit: int
 ) -> None:
     """With the prompt rendered from text, ids would differ wherever characters were split."""
     options = own() | {"max_output_tokens": limit}
-    with open_socket(smollm2_server.url) as socket:
+    with open_socket(server.url) as socket:
         turns = [socket.turn("smollm2", IN_JAPANESE, **options).succeeded()]
         for _ in range(2):
             turns.append(socket.turn("smollm2", "Say hello again.", turns[-1], **options))
@@ -135,12 +135,12 @@ def test_the_ids_of_emoji_and_japanese_are_kept_as_they_were_sampled(
 
 
 def test_random_characters_cut_in_their_middle_are_kept_as_they_were_sampled(
-    smollm2_server: RunningServer,
+    server: RunningServer,
 ) -> None:
     """Answers at high temperature, one token longer each time: some end inside a character."""
     options = own() | {"temperature": 1.2}
     cut = 0
-    with open_socket(smollm2_server.url) as socket:
+    with open_socket(server.url) as socket:
         for limit in range(3, 19):
             options["max_output_tokens"] = limit
             first = socket.turn("smollm2", IN_JAPANESE, **options).succeeded()
@@ -152,9 +152,9 @@ def test_random_characters_cut_in_their_middle_are_kept_as_they_were_sampled(
 
 @pytest.mark.parametrize("turns", [3, 30])
 def test_the_whole_context_reaches_the_engine_at_any_turn_of_a_websocket(
-    smollm2_server: RunningServer, turns: int
+    server: RunningServer, turns: int
 ) -> None:
-    with open_socket(smollm2_server.url) as socket:
+    with open_socket(server.url) as socket:
         parent = socket.turn("sim-max", "remember:COLOUR=teal").succeeded()
         for number in range(2, turns):
             parent = socket.turn("sim-max", f"Step {number}.", parent).succeeded()
@@ -165,10 +165,10 @@ def test_the_whole_context_reaches_the_engine_at_any_turn_of_a_websocket(
 
 @pytest.mark.parametrize("turns", [3, 30])
 def test_the_whole_context_reaches_the_engine_at_any_turn_over_http(
-    smollm2_server: RunningServer, turns: int
+    server: RunningServer, turns: int
 ) -> None:
     questions = ["remember:COLOUR=teal", *(f"Step {number}." for number in range(2, turns))]
-    with client_of(smollm2_server) as client:
+    with client_of(server) as client:
         parent: str | None = None
         for question in [*questions, "recall:COLOUR"]:
             answer = client.responses.create(

@@ -1,6 +1,7 @@
 """kill -9 of every process a turn needs, while turns run. One server for all of it.
 
 The servers' own supervisor brings each of them back; what the turns at hand saw is the matter here.
+Ray itself is the last to be killed, and the server ends.
 """
 
 import os
@@ -21,16 +22,13 @@ MODELS = (
     '[{"name": "smollm2", "engine": "llama", "prompt_format": "chatml"}, '
     f'{{"name": "simulated", "engine": "simulated", "simulated": {{"max_ongoing": {SLOTS}}}}}]'
 )
-WORKER_WAIT_S = 20
-"""Ample for a successor to start on a busy machine: the default is a close call there."""
 SLOW_START = {"sim.first_token_ms": "2000"}
 NEVER_STARTS = {"sim.first_token_ms": "600000"}
 
 
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[RunningServer]:
-    settings = {"TURNWIRE_MODELS": MODELS, "TURNWIRE_GATEWAY__WORKER_WAIT_S": str(WORKER_WAIT_S)}
-    with RunningServer(settings) as running:
+    with RunningServer({"TURNWIRE_MODELS": MODELS}) as running:
         yield running
 
 
@@ -223,3 +221,9 @@ def reconnected(server: RunningServer) -> Iterator[Socket]:
 
         wait_until(try_again)
         yield opened[0]
+
+
+def test_ray_is_killed_and_the_server_ends_and_says_so(mortal: RunningServer) -> None:
+    kill(mortal, "/raylet/raylet ")
+    assert mortal.wait_for_end() == 1
+    assert "turnwire: Ray has died" in mortal.output[-1]

@@ -23,7 +23,7 @@ def test_the_ready_block_names_url_models_and_how_to_begin(server: RunningServer
     said = "".join(server.output)
     assert server.url.startswith("http://127.0.0.1:")
     assert re.search(r"turnwire is ready after \d+\.\d s", said)
-    assert f"turnwire chat --url {server.url} --model simulated" in said
+    assert f"turnwire chat --url {server.url} --model smollm2" in said
     assert f'OpenAI(base_url="{server.url}", api_key="none")' in said
 
 

@@ -1,4 +1,6 @@
-"""Several gateways listen on one port; what one of them stored the others continue."""
+"""Several gateways listen on one port; what one of them stored the others continue. At last their
+server is killed, and leaves no worker behind.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,7 +12,9 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 from responses_client import Socket, open_socket
-from running_server import RunningServer, free_port
+from running_server import RunningServer, command_of, free_port, wait_until
+
+from turnwire.cluster import local_ray
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -26,8 +30,13 @@ def replicated() -> Iterator[RunningServer]:
         "TURNWIRE_GATEWAY__REPLICAS": str(REPLICAS),
         "TURNWIRE_GATEWAY__PORT": str(free_port()),
     }
-    with RunningServer(settings) as running:
+    running = RunningServer(settings)
+    try:
+        running.spawn()
+        running.wait_until_ready()
         yield running
+    finally:
+        running.discard()  # it was killed
 
 
 @pytest.fixture
@@ -94,3 +103,17 @@ def test_a_gateway_that_is_lost_leaves_the_port_to_the_other(
     # Sockets that wait to be accepted die with it; new ones go to who still listens.
     socket = stack.enter_context(open_socket(replicated.url))
     assert socket.turn("sim-max", "recall:COLOUR").succeeded().text == "unknown"
+
+
+def test_workers_end_with_a_server_that_is_killed_and_the_next_one_sweeps_up(
+    replicated: RunningServer,
+) -> None:
+    ours = [*replicated.pids("ServeReplica"), *replicated.pids("PlacedConnectionActor")]
+    assert len(ours) >= 7
+    replicated.process.kill()
+    replicated.wait_for_end()
+    wait_until(lambda: not any(command_of(pid) for pid in ours))
+    (left,) = (replicated.root / "r").iterdir()
+    folder = local_ray.make_folder(str(replicated.root / "r"))
+    assert not left.exists()
+    folder.remove()

@@ -1,4 +1,6 @@
-"""A server with a key that blocks what is not screened: it fails closed, and tells nobody."""
+"""A server with a key that blocks what is not screened: it fails closed, and tells nobody. Its end
+is the last test: a turn in flight finishes.
+"""
 
 import json
 import os
@@ -11,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from responses_client import DELTA, Socket, open_socket
 from running_server import RunningServer, command_of, wait_until
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -109,3 +111,19 @@ def everything_written(folder: Path) -> str:
     """All files below a folder, one behind the other, as far as they are text."""
     files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
     return "\n".join(path.read_bytes().decode(errors="replace") for path in files)
+
+
+def test_a_turn_in_flight_finishes_and_nothing_is_left(strict: RunningServer) -> None:
+    """Ctrl-C; the fixture looks at what is left."""
+    long = {"max_output_tokens": 500, "metadata": {"sim.output_tokens": "500"}}
+    with open_socket(strict.url, KEY) as socket:
+        socket.create("sim-250", "go", **long)
+        socket.wait_for(DELTA)
+        strict.interrupt()
+        done = socket.end().succeeded()
+        assert done.output_tokens == 500
+        with pytest.raises(ConnectionClosed):
+            socket.next()
+    assert strict.wait_for_end() == 0
+    row = strict.ledger()[done.id]
+    assert (row["status"], row["output_tokens"]) == ("completed", 500)
