@@ -13,7 +13,7 @@ from turnwire.gateway.auth import Principal
 from turnwire.gateway.caller import caller_of
 from turnwire.gateway.observation import ObservedTurn
 from turnwire.gateway.turns import LeasedConnection, Serving
-from turnwire.gateway.wire import BEGAN, WIRE, SocketWire
+from turnwire.gateway.wire import WIRE, SocketWire
 from turnwire.pipelines.effects import (
     Accepted,
     CancelTurn,
@@ -116,7 +116,6 @@ class SocketClient:
     ) -> None:
         settings = serving.settings
         self.wire: SocketWire = websocket.scope["state"][WIRE]
-        self._websocket = websocket
         self._serving = serving
         self._principal = principal
         self._memory = serving.memory(leased)
@@ -132,28 +131,24 @@ class SocketClient:
         """Returns when the client is gone and every task of the connection has ended."""
         async with asyncio.TaskGroup() as self._tasks:
             try:
-                await self._read()
+                self._log_end(await self.wire.read(self))
             finally:
                 self._perform(self._session.disconnected())
                 for turn, _ in self._turns.values():
                     turn.left()
 
-    async def _read(self) -> None:
-        while True:
-            message = await self._websocket.receive()
-            if message["type"] != "websocket.receive":
-                self._log_end(message.get("code", 1005))
-                return
-            frame = message.get("text")
-            if frame is None:
-                self._perform(self._session.received_binary())
-            else:
-                if len(frame) > self._serving.settings.max_message_bytes:
-                    where = self._memory.connection_id, len(frame)
-                    logger.warning("request.too_big %s: %d bytes", *where)
-                response_id = self._serving.response_id()
-                now_s, began_s = self._clock.now_s(), message[BEGAN]
-                self._perform(self._session.received(frame, response_id, now_s, began_s))
+    # --- wire.Reader ----------------------------------------------------------------------------
+
+    def text_received(self, frame: Json, began_s: float) -> None:
+        if len(frame) > self._serving.settings.max_message_bytes:
+            where = self._memory.connection_id, len(frame)
+            logger.warning("request.too_big %s: %d bytes", *where)
+        response_id = self._serving.response_id()
+        effects = self._session.received(frame, response_id, self._clock.now_s(), began_s)
+        self._perform(effects)
+
+    def binary_received(self) -> None:
+        self._perform(self._session.received_binary())
 
     def _log_end(self, code: int) -> None:
         """Clients often leave without a close frame, so only what we could not take is news."""

@@ -4,13 +4,15 @@ import asyncio
 import logging
 import socket
 import time
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.http11 import Request
+from websockets.protocol import State
+from websockets.speedups import apply_mask
 
 from turnwire.gateway import render
 from turnwire.pipelines.limits import ByteBudget
@@ -20,8 +22,7 @@ from turnwire.pipelines.protocol.errors import Overloaded
 WIRE = "turnwire.wire"
 """In `scope["state"]`: the protocol object below the request."""
 
-BEGAN = "turnwire.began_s"
-"""In a received message: when its first bytes came."""
+_BEGAN, _FAILED = "turnwire.began_s", "turnwire.failed"
 
 _LAST_WORDS_S = 2.0
 """A client that answered no ping has this long to take what was still sent."""
@@ -48,8 +49,31 @@ def frame_header(length: int) -> bytes:
     return b"\x81\x7f" + length.to_bytes(8, "big")
 
 
+def whole_text(data: bytes) -> memoryview | None:
+    """The payload, still masked, of data that is exactly one masked text frame; else None."""
+    if len(data) < 6 or data[0] != 0x81 or not data[1] & 0x80:
+        return None
+    length, start = data[1] & 0x7F, 6
+    if length > 125:
+        start = 8 if length == 126 else 14
+        length = int.from_bytes(data[2 : start - 4], "big")
+    return memoryview(data)[start:] if len(data) == start + length else None
+
+
+class Reader(Protocol):
+    """Who takes the messages of a socket, as they come. What it raises ends the connection."""
+
+    def text_received(self, frame: Json, began_s: float) -> None:
+        """`began_s`: when its first bytes came, as `time.monotonic` tells it."""
+
+    def binary_received(self) -> None: ...
+
+
 class SocketWire(WebSocketsSansIOProtocol):
-    """A WebSocket whose events are written at once, bounded by what the client has not read."""
+    """A WebSocket whose events are written at once, bounded by what the client has not read.
+
+    Messages go straight to the reader, without a queue and a task between.
+    """
 
     def __init__(
         self,
@@ -63,6 +87,21 @@ class SocketWire(WebSocketsSansIOProtocol):
         self._max_send_bytes = config.max_send_bytes
         self._partial_bytes = 0
         self._began_s = 0.0
+        self._reader: Reader | None = None
+
+    async def read(self, reader: Reader) -> int:
+        """Hand all messages to `reader` until the connection ends; the code it ended with."""
+        while not self.queue.empty():
+            if (code := self._took(await self.receive(), reader)) is not None:
+                return code
+        self._reader = reader
+        try:
+            # Only the end comes this way now.
+            while (code := self._took(await self.receive(), reader)) is None:
+                pass
+            return code
+        finally:
+            self._reader = None
 
     def send_events(self, events: list[Json]) -> None:
         """Each event is one text frame; all leave in one write. Nothing once the socket ends.
@@ -112,6 +151,11 @@ class SocketWire(WebSocketsSansIOProtocol):
     def data_received(self, data: bytes) -> None:
         if not self._partial_bytes:
             self._began_s = time.monotonic()
+        masked = whole_text(data) if self._between_messages() else None
+        if masked is not None and len(masked) <= self.config.ws_max_size:
+            start = len(data) - len(masked)
+            self._received("text", apply_mask(masked, data[start - 4 : start]))
+            return
         super().data_received(data)
         self._charge(len(self.conn.reader.buffer) + sum(map(len, self.frames)))
 
@@ -134,11 +178,43 @@ class SocketWire(WebSocketsSansIOProtocol):
         self.frames = []
         if self.close_sent:
             return
-        message = {"type": "websocket.receive", self.curr_msg_data_type: data, BEGAN: self._began_s}
-        self.queue.put_nowait(cast(Any, message))
+        self._received(self.curr_msg_data_type, data)
+
+    def _between_messages(self) -> bool:
+        """Is what comes next the beginning of a frame that is to be read as it is?"""
+        conn = self.conn
+        return (
+            self._reader is not None
+            and conn.state is State.OPEN
+            and not (conn.extensions or conn.reader.buffer or self.close_sent)
+            and conn.current_size is None
+        )
+
+    def _received(self, kind: str, data: bytes) -> None:
+        message: Any = {"type": "websocket.receive", kind: data, _BEGAN: self._began_s}
+        if self._reader is not None:
+            try:
+                self._took(message, self._reader)
+            except Exception as error:
+                # Raised to whoever waits for the end.
+                self.queue.put_nowait(cast(Any, {"type": _FAILED, "error": error}))
+            return
+        self.queue.put_nowait(message)
         if self.queue.qsize() >= _MAX_UNREAD and not self.read_paused:
             self.read_paused = True
             self.transport.pause_reading()
+
+    def _took(self, message: Any, reader: Reader) -> int | None:  # noqa: ANN401 -- ASGI
+        """The code of the connection's end, once that is what came."""
+        if message["type"] == _FAILED:
+            raise message["error"]
+        if message["type"] != "websocket.receive":
+            return int(message.get("code", 1005))
+        if (text := message.get("text")) is not None:
+            reader.text_received(text, message[_BEGAN])
+        else:
+            reader.binary_received()
+        return None
 
     def _charge(self, partial_bytes: int) -> None:
         """Bytes of a message that is not complete yet are held as well."""
