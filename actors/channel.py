@@ -94,8 +94,11 @@ class Channel:
         """Nothing can be sent any more, for whatever reason."""
         return self._link.reason is not None
 
-    def call(self, message: Message) -> asyncio.Future[Message]:
-        """Send a command at once; the future is its answer. Never waits, never raises."""
+    def call(self, message: Message, *, now: bool = True) -> asyncio.Future[Message]:
+        """Send a command at once; the future is its answer. Never waits, never raises.
+
+        Unless `now`, it may wait `flush_s` for others.
+        """
         payload = encode(message)
         stream_id = self._free_id()
         reply = Reply(stream_id, self._abandon)
@@ -103,7 +106,7 @@ class Channel:
             reply.fail(refusal)
         else:
             self._pending[stream_id] = reply
-            self._link.send(Kind.CALL, stream_id, payload)
+            self._link.send(Kind.CALL, stream_id, payload, now=now)
         return reply
 
     def stream(self, message: Message) -> Stream:
@@ -118,6 +121,10 @@ class Channel:
             self._link.send(Kind.OPEN, stream_id, payload)
             self._grant(stream_id, self._settings.window)
         return stream
+
+    def flush(self) -> None:
+        """Send what was commanded right now, and not at the end of this turn of the loop."""
+        self._link.flush()
 
     async def close(self) -> None:
         """Send what was commanded, then end: what still waits for an answer fails."""

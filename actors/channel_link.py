@@ -93,6 +93,10 @@ class Link(asyncio.Protocol):
         else:
             self._leave(now)
 
+    def flush(self) -> None:
+        """Send what waits."""
+        self._flush()
+
     def lose(self, reason: str) -> None:
         """Cut the connection, whatever is unsent."""
         if self.reason is None:

@@ -114,9 +114,12 @@ class LeasedConnection(Connection):
         for _ in range(MAX_ACTORS):
             channel = await self._placed()
             try:
-                return await channel.call(command)
+                reply = channel.call(command)
+                channel.flush()
+                return await reply
             except Overloaded:
-                if not channel.lost:
+                # An actor that was given up meanwhile speaks for nobody.
+                if not channel.lost and channel is self._channel:
                     raise
         raise Overloaded("the connection's actors keep dying")
 
@@ -143,7 +146,8 @@ class LeasedConnection(Connection):
             self._send(self._channel, self._sequence, stamped)
 
     def _send(self, channel: Channel, sequence: int, command: m.Message) -> None:
-        reply = channel.call(command)
+        # Nobody waits for an end, and mostly a Prepare follows that it can leave with.
+        reply = channel.call(command, now=isinstance(command, m.Open))
         reply.add_done_callback(partial(self._answered, channel, sequence))
 
     def _answered(self, channel: Channel, sequence: int, reply: asyncio.Future[m.Message]) -> None:

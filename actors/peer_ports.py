@@ -71,6 +71,7 @@ class EnginePort(Engine):
         link.begin()
         try:
             async with channel.stream(command) as batches:
+                channel.flush()
                 yield cast(AsyncIterator[list[m.EngineEvent]], batches)
         finally:
             link.end()

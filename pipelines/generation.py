@@ -1,6 +1,5 @@
 """One answer from whichever worker can give it: whole prompts on demand, other workers on loss."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -109,7 +108,6 @@ class Generation:
         """None: the worker does not hold the prompt's prefix."""
         command = Generate(self.work.prepared.facts, prompt, self.warm_up)
         async with self.services.engine.generate(route.worker, command) as batches:
-            await asyncio.sleep(0)  # the command leaves at the end of this turn of the loop
             self.sent()
             async for batch in batches:
                 match batch[-1]:
