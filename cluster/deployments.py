@@ -15,7 +15,7 @@ from turnwire.actors.routing_ref import RoutingRef
 from turnwire.cluster import pool_actors, process
 from turnwire.cluster.place import Place
 from turnwire.cluster.settings import Settings
-from turnwire.pipelines.config import ChannelSettings
+from turnwire.pipelines.config import BillingSettings, ChannelSettings
 
 ROUTING = "routing"
 
@@ -39,6 +39,8 @@ class Pool:
         self, place: Place, section: pool_actors.Section, channel: ChannelSettings
     ) -> None:
         worker_id, node = prepare_replica(place)
+        if isinstance(section, BillingSettings):
+            process.give_way()  # no turn waits for it
         self._drain_s = section.drain_s
         rank = serve.get_replica_context().rank.rank
         self._actor = pool_actors.build(section, worker_id, node, channel, rank)

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import traceback
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -14,6 +15,8 @@ from turnwire.cluster.place import Place
 from turnwire.pipelines.config import MIB
 
 _LINES_A_LOOK = 64
+_NICE = 5
+"""A third of the weight of the others: late under load, never starved."""
 
 ErrorInfo = (
     tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
@@ -31,6 +34,14 @@ class LogFile(RotatingFileHandler):
         if self._lines % _LINES_A_LOOK:
             return False
         return bool(super().shouldRollover(record))
+
+
+def give_way() -> None:
+    """To the processes that a turn waits for, where there are not enough processors for all.
+
+    Before any thread is started: it holds for the calling thread and those it starts.
+    """
+    os.nice(_NICE)
 
 
 def loaded() -> None:

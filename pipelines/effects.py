@@ -1,13 +1,12 @@
 """What a session wants done, as data: performed by the gateway in the order given."""
 
-from dataclasses import dataclass
+import msgspec
 
 from turnwire.pipelines.messages import Json
 from turnwire.pipelines.protocol.errors import ApiError
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True):
     """One `response.create` that was accepted."""
 
     response_id: str
@@ -19,37 +18,31 @@ class Accepted:
     began_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class StartTurn:
+class StartTurn(msgspec.Struct, frozen=True):
     turn: Accepted
 
 
-@dataclass(frozen=True, slots=True)
-class CancelTurn:
+class CancelTurn(msgspec.Struct, frozen=True):
     response_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class EndTurn:
+class EndTurn(msgspec.Struct, frozen=True):
     """Its time is over: unlike a cancelled one it is ended as failed, for a client that listens."""
 
     response_id: str
     error: ApiError
 
 
-@dataclass(frozen=True, slots=True)
-class SendError:
+class SendError(msgspec.Struct, frozen=True):
     error: ApiError
     lane: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SendEvent:
+class SendEvent(msgspec.Struct, frozen=True):
     event: Json
 
 
-@dataclass(frozen=True, slots=True)
-class CloseSocket:
+class CloseSocket(msgspec.Struct, frozen=True):
     code: int
     reason: str
 

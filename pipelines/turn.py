@@ -8,7 +8,8 @@ its worker is stopped, and what it used is settled once.
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.generation import Generation

@@ -3,14 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import msgspec
+
 from turnwire.pipelines.messages import Json, Prepared
 from turnwire.pipelines.ports import Connection
 from turnwire.pipelines.protocol.responses import Echo
 from turnwire.pipelines.routes import Routes
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
+class TurnRequest(msgspec.Struct, frozen=True):
     """What is known of a turn before its frame is read."""
 
     response_id: str

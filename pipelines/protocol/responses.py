@@ -1,9 +1,9 @@
 """The response object as JSON bytes: what changes is built, what repeats a request is spliced."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
 import orjson
 
 from turnwire.pipelines.messages import Counts, Json, Prepared
@@ -15,15 +15,14 @@ Status = Literal["queued", "in_progress", "completed", "incomplete", "failed"]
 TRIMMED = b'"instructions":null,"tools":[]'
 
 
-@dataclass(frozen=True, slots=True)
-class Echo:
+class Echo(msgspec.Struct, frozen=True):
     """Members of the response object that repeat the request; they rarely change between turns."""
 
     key: bytes = b""
     members: Json = b""
     tools: Json = b""
     """`instructions` and `tools`, the bulk of it."""
-    namespaced: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    namespaced: Mapping[str, tuple[str, str]] = msgspec.field(default_factory=dict)
     """Namespace and name of functions that the model is shown under another name."""
     custom: tuple[str, ...] = ()
     """Names of custom tools."""

@@ -145,12 +145,24 @@ class Player:
         self._made = 0
 
     def turn(
-        self, frame: bytes, *, lane: str | None = None, model: str | None = MODEL.name
+        self,
+        frame: bytes,
+        *,
+        lane: str | None = None,
+        model: str | None = MODEL.name,
+        timings: bool = False,
     ) -> tuple[Turn, Heard]:
         self._made += 1
         heard = Heard()
         request = TurnRequest(
-            f"resp_{self._made:04x}", frame, "local", "key_1", model, lane, received_s=1.0
+            f"resp_{self._made:04x}",
+            frame,
+            "local",
+            "key_1",
+            model,
+            lane,
+            timings=timings,
+            received_s=1.0,
         )
         return Turn(request, self.memory, self.services, heard), heard
 

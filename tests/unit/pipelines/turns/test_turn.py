@@ -313,9 +313,7 @@ async def test_a_silent_turn_repeats_its_state() -> None:
 async def test_timings_come_with_the_terminal_event_when_asked_for(asked: str) -> None:
     player = Player(World())
     fields: dict[str, Any] = {"metadata": {"turnwire.timings": "1"}} if asked == "metadata" else {}
-    turn, heard = player.turn(create(**fields))
-    if asked == "header":
-        object.__setattr__(turn._request, "timings", True)
+    turn, heard = player.turn(create(**fields), timings=asked == "header")
     await turn.run()
     check_events(heard.decoded)
     timings = orjson.loads(heard.decoded[-1]["response"]["metadata"]["turnwire.timings"])
