@@ -22,6 +22,7 @@ Turn = TypeVar("Turn")
 
 _FORGOTTEN = 256
 """Deleted ids that are remembered, so that a turn which was under way cannot bring one back."""
+_HASH_BYTES = 16
 _OVERHEAD_BYTES = 512
 """What finding a turn takes, beside the turn."""
 
@@ -187,12 +188,9 @@ class ContentIndex(Generic[Turn]):
 
 def _chained(before: bytes, *parts: str) -> bytes:
     """Each part behind its length: no two lists of parts look alike."""
-    hash = blake2b(before, digest_size=16)
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass")
-        hash.update(b"%d:" % len(data))
-        hash.update(data)
-    return hash.digest()
+    data = "".join([f"{len(part)}:{part}" for part in parts])
+    said = before.ljust(_HASH_BYTES, b"\0") + data.encode("utf-8", "surrogatepass")
+    return blake2b(said, digest_size=_HASH_BYTES).digest()
 
 
 def _said(item: Item) -> tuple[str, ...]:
