@@ -27,6 +27,10 @@ class ActorLink:
         self._on_broken = on_broken
         self._channel: Channel | None = None
         self._unacknowledged: dict[m.Close | m.Forget, None] = {}
+        self.uncollected = False
+        """Have turns ended since it was asked what is new?"""
+        self.collected = 0
+        """The number of its last answer."""
 
     @property
     def channel(self) -> Channel | None:

@@ -15,11 +15,10 @@ from turnwire.actors.channel import Caller, Listener, UnaryHandler
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ChannelSettings, ConnectionSettings
 from turnwire.pipelines.connection import ConnectionState
-from turnwire.pipelines.content_index import ContentIndex
-from turnwire.pipelines.lineage import Checkpoint
 from turnwire.pipelines.prompts.format import AnyFormat, format_of
 from turnwire.pipelines.protocol.errors import ApiError, Forbidden, NotFound, Overloaded
 from turnwire.pipelines.protocol.ids import RandomBytes
+from turnwire.pipelines.remembered import Remembered
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ class ConnectionCore:
         self._random_bytes = random_bytes
         self._formats = formats
         self._tenant: str | None = None
-        self._index: ContentIndex[Checkpoint] = ContentIndex(settings.content_index_bytes)
+        self._remembered = Remembered(settings.content_index_bytes)
         self._connections: dict[str, ConnectionState] = {}
 
     def __len__(self) -> int:
@@ -60,6 +59,7 @@ class ConnectionCore:
             m.Recall: lambda command, _: self.recall(command),
             m.CountTokens: lambda command, _: self.count(command),
             m.Forget: lambda command, _: self.forget(command),
+            m.Collect: lambda command, _: self.collect(command),
         }
 
     def open(self, command: m.Open) -> m.Done:
@@ -72,7 +72,7 @@ class ConnectionCore:
             raise Overloaded(f"this actor holds {len(self)} connections")
         self._tenant = command.tenant
         self._connections[command.connection_id] = ConnectionState(
-            command.tenant, self._settings, self._random_bytes, self._formats, self._index
+            command.tenant, self._settings, self._random_bytes, self._formats, self._remembered
         )
         return m.Done()
 
@@ -80,7 +80,7 @@ class ConnectionCore:
         self._connections.pop(command.connection_id, None)
         return m.Done()
 
-    def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown:
+    def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown | m.ContentUnknown:
         """Raises what is wrong with the request; Overloaded when the connection is not open."""
         return self._open_connection(command.connection_id).prepare(command)
 
@@ -108,8 +108,12 @@ class ConnectionCore:
     def forget(self, command: m.Forget) -> m.Done:
         for connection in self._connections.values():
             connection.forget(command.response_id)
-        self._index.forget(command.response_id)
+        self._remembered.forget(command.response_id)
         return m.Done()
+
+    def collect(self, command: m.Collect) -> m.Collected:
+        """What ended on any connection, also on those that are closed by now."""
+        return self._remembered.collect(command.after)
 
     def _open_connection(self, connection_id: str) -> ConnectionState:
         connection = self._connections.get(connection_id)
@@ -120,7 +124,7 @@ class ConnectionCore:
     def drop_all(self) -> None:
         """Nobody will come back for these connections."""
         self._connections.clear()
-        self._index.clear()
+        self._remembered.clear()
 
 
 class ConnectionActor:

@@ -15,6 +15,7 @@ from turnwire.actors.actor_link import ActorLink
 from turnwire.actors.channel import Channel
 from turnwire.actors.lease_shared import SharedConnections
 from turnwire.actors.leased_connection import MAX_UNACKNOWLEDGED, LeasedConnection
+from turnwire.actors.node_conversations import NodeConversations
 from turnwire.actors.owned_tasks import OwnedTasks
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ChannelSettings, ConnectionSettings
@@ -62,7 +63,12 @@ class ConnectionPool:
         self._links: dict[str, ActorLink] = {}
         self._served: dict[str, dict[str, None]] = {}
         """Actor to the connections it serves."""
+        self._tenants: dict[str, str] = {}
+        """Actor to the tenant it serves, or served until now."""
         self._connections: dict[str, LeasedConnection] = {}
+        self._conversations = NodeConversations(
+            settings.node_index_bytes, settings.collect_s, self._links_of_tenants
+        )
         self._shared = SharedConnections(self._open, self._close, max(1, most // 2))
         self._tasks = OwnedTasks("lease")
         self._refillable = refillable
@@ -71,6 +77,7 @@ class ConnectionPool:
     async def __aenter__(self) -> Self:
         self._perform(self._leasing.refill())
         self._tasks.start(self._refill())
+        self._tasks.start(self._conversations.run())
         return self
 
     async def __aexit__(
@@ -105,12 +112,18 @@ class ConnectionPool:
 
         In order: a turn that is prepared after this call does not find it.
         """
+        self._conversations.forget(tenant, response_id)
         for actor_id, actor in tuple(self._leasing.ready.items()):
             if actor.tenant == tenant and actor.leases:
                 link = self._links[actor_id]
                 link.forget(response_id)
                 if link.owed > MAX_UNACKNOWLEDGED:
                     self._stuck(link)
+
+    @property
+    def index_bytes(self) -> int:
+        """What is kept of conversations, to find them by their content."""
+        return self._conversations.size_bytes
 
     @property
     def ready(self) -> int:
@@ -122,7 +135,11 @@ class ConnectionPool:
 
     def _open(self, tenant: str) -> LeasedConnection:
         connection = LeasedConnection(
-            f"conn_{secrets.token_hex(12)}", tenant, self._settings.lease_s, self._stuck
+            f"conn_{secrets.token_hex(12)}",
+            tenant,
+            self._settings.lease_s,
+            self._stuck,
+            self._conversations.find,
         )
         self._connections[connection.id] = connection
         try:
@@ -147,9 +164,10 @@ class ConnectionPool:
                 case StartActor(actor_id):
                     self._tasks.start(self._start(actor_id))
                 case KillActor(actor_id):
-                    self._kill(actor_id)
+                    self._retire(actor_id)
                 case Grant(lease_id, actor_id):
                     self._served.setdefault(actor_id, {})[lease_id] = None
+                    self._tenants[actor_id] = self._connections[lease_id].tenant
                     self._connections[lease_id].serve(self._links[actor_id])
                 case _:
                     assert_never(effect)
@@ -172,9 +190,34 @@ class ConnectionPool:
         if link.channel is None:
             self._broken(link)
 
+    def _retire(self, actor_id: str) -> None:
+        """Kill an actor that nobody uses, once it has said what it knows."""
+        link = self._links.get(actor_id)
+        if link is None or not link.uncollected:
+            self._kill(actor_id)
+            return
+        self._served.pop(actor_id, None)
+        del self._links[actor_id]
+        self._tasks.start(self._collect_and_kill(link))
+
+    async def _collect_and_kill(self, link: ActorLink) -> None:
+        try:
+            await self._conversations.collect(self._tenants.pop(link.actor_id, ""), link)
+        finally:
+            self._factory.kill(link.actor_id)
+            await link.close()
+
+    def _links_of_tenants(self) -> list[tuple[str, ActorLink]]:
+        return [
+            (self._tenants[actor_id], link)
+            for actor_id, link in self._links.items()
+            if actor_id in self._tenants
+        ]
+
     def _kill(self, actor_id: str) -> None:
         self._factory.kill(actor_id)
         self._served.pop(actor_id, None)
+        self._tenants.pop(actor_id, None)
         if (link := self._links.pop(actor_id, None)) is not None:
             self._tasks.start(link.close())
 

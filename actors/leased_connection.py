@@ -7,7 +7,7 @@ next Prepare goes to a fresh actor, which does not know the parent.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
@@ -20,6 +20,8 @@ from turnwire.pipelines.ports import Connection
 from turnwire.pipelines.protocol.errors import Internal, Overloaded
 
 _log = logging.getLogger(__name__)
+
+FindContent = Callable[[str, m.ContentUnknown], Awaitable[tuple[m.KnownTurn, ...]]]
 
 MAX_UNACKNOWLEDGED = 256
 """An actor that leaves so many commands of one connection unanswered is taken for stuck."""
@@ -36,11 +38,14 @@ class LeasedConnection(Connection):
         tenant: str,
         lease_s: float,
         on_stuck: Callable[[ActorLink], None],
+        find_content: FindContent | None = None,
     ) -> None:
+        """`find_content`: where to look for a conversation that its actor does not know."""
         self.id = connection_id
         self.tenant = tenant
         self._lease_s = lease_s
         self._on_stuck = on_stuck
+        self._find_content = find_content
         self._link: ActorLink | None = None
         self._channel: Channel | None = None
         self._up = asyncio.Event()
@@ -51,7 +56,14 @@ class LeasedConnection(Connection):
 
     async def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown:
         """Raises what the actor refuses with; Overloaded when no actor can be had in time."""
-        reply = await self._ask(msgspec.structs.replace(command, connection_id=self.id))
+        find = self._find_content
+        asked = msgspec.structs.replace(
+            command, connection_id=self.id, may_ask=find is not None and command.chain is None
+        )
+        reply = await self._ask(asked)
+        if isinstance(reply, m.ContentUnknown) and find is not None:
+            known = await find(self.tenant, reply)
+            reply = await self._ask(msgspec.structs.replace(asked, may_ask=False, known=known))
         if isinstance(reply, m.Prepared | m.ParentUnknown):
             return reply
         raise Internal(f"Prepared was expected, {type(reply).__name__} came")
@@ -138,6 +150,8 @@ class LeasedConnection(Connection):
         self._sequence += 1
         stamped = msgspec.structs.replace(command, connection_id=self.id, sequence=self._sequence)
         self._unacknowledged[self._sequence] = stamped
+        if self._link is not None and isinstance(command, m.Commit):
+            self._link.uncollected = True
         if len(self._unacknowledged) > MAX_UNACKNOWLEDGED:
             self._unacknowledged.clear()  # void with the actor, which is given up
             if self._link is not None:

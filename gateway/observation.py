@@ -5,8 +5,9 @@ right answers, slowly, and nothing else would show it.
 """
 
 import logging
+from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from turnwire.gateway.caller import Caller
 from turnwire.gateway.stage_metrics import StageMetrics
@@ -21,7 +22,8 @@ logger = logging.getLogger("turnwire.turn")
 class Observation:
     """All turns of one gateway. It lives as long as the gateway."""
 
-    def __init__(self) -> None:
+    def __init__(self, index_bytes: Callable[[], int] = lambda: 0) -> None:
+        """`index_bytes`: what is kept now, to find conversations by their content."""
         self.setbacks = Setbacks()
         self._registry = CollectorRegistry()
         self.turns = Counter(
@@ -42,6 +44,11 @@ class Observation:
             ("client", "transport", "code"),
             registry=self._registry,
         )
+        Gauge(
+            "turnwire_content_index_bytes",
+            "Conversations kept by this gateway, to find them by their content.",
+            registry=self._registry,
+        ).set_function(index_bytes)
         self.stages = StageMetrics()
         self._registry.register(self.stages)
 

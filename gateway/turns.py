@@ -35,6 +35,10 @@ class Leases(Protocol):
     def forget(self, tenant: str, response_id: str) -> None:
         """No connection of the tenant here continues from that response any more."""
 
+    @property
+    def index_bytes(self) -> int:
+        """What is kept of conversations, to find them by their content."""
+
 
 class StoredResponses(Store, Protocol):
     """Storage as HTTP clients use it. Both raise NotFound."""
@@ -130,7 +134,7 @@ class Serving:
         self.inbound = ByteBudget(settings.inbound_bytes)
         self.places = Places(settings.max_connections)
         self.clients = Clients()
-        self.observation = Observation()
+        self.observation = Observation(lambda: ports.leases.index_bytes)
         limits = TurnLimits(
             policy=safety.policy,
             screen_s=safety.deadline_s,

@@ -77,6 +77,11 @@ class ConnectionSettings(Section):
     content_index_bytes: NonNegativeInt = 64 * MIB
     """Conversations an actor finds by their content, for clients that send all of them again; 0:
     none. What open connections hold anyway is counted too."""
+    node_index_bytes: NonNegativeInt = 128 * MIB
+    """The same, kept by a gateway for all of its actors, whatever becomes of them; 0: none."""
+    collect_s: PositiveFloat = 2.0
+    """How often a gateway asks an actor that had turns what is new. An actor that is killed loses
+    so much of it."""
     max_input_characters: PositiveInt = 10_485_760
     max_context_bytes: PositiveInt = 64 * MIB
     """Items of one conversation, as JSON, beyond which it cannot be continued."""

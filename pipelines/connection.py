@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ConnectionSettings
-from turnwire.pipelines.content_index import ContentIndex, contents
 from turnwire.pipelines.continuity import continuation
 from turnwire.pipelines.history import Entry, History
 from turnwire.pipelines.lineage import Checkpoint, content_after, content_of, context_of, restored
@@ -35,8 +34,9 @@ from turnwire.pipelines.protocol.errors import (
     Overloaded,
 )
 from turnwire.pipelines.protocol.ids import RandomBytes
-from turnwire.pipelines.protocol.items import Reference, asks
+from turnwire.pipelines.protocol.items import asks
 from turnwire.pipelines.protocol.requests import Request, RequestParser
+from turnwire.pipelines.remembered import Remembered
 
 _RECALLABLE = 32
 """Turns that ended lately whose prompt can still be asked for: a warm-up's prefill outlives it."""
@@ -70,10 +70,10 @@ class ConnectionState:
         settings: ConnectionSettings,
         random_bytes: RandomBytes,
         formats: Callable[[m.Model], AnyFormat] = format_of,
-        index: ContentIndex[Checkpoint] | None = None,
+        remembered: Remembered | None = None,
     ) -> None:
-        """`index`: the conversations that all connections of an actor know; None: its own."""
-        self._index = ContentIndex(settings.content_index_bytes) if index is None else index
+        """`remembered`: by all connections of an actor together; None: by this one alone."""
+        self._remembered = remembered or Remembered(settings.content_index_bytes)
         self.history = History(settings.cache_bytes)
         self._tenant = tenant
         self._settings = settings
@@ -83,7 +83,7 @@ class ConnectionState:
         self._running: dict[str, _Running] = {}
         self._ended: OrderedDict[str, tuple[Prompts, Head]] = OrderedDict()
 
-    def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown:
+    def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown | m.ContentUnknown:
         """Validate, find and pin the parent, render what is new.
 
         Preparing a turn again replaces what was prepared. A continuation that is refused here takes
@@ -107,7 +107,7 @@ class ConnectionState:
             return
         try:
             turn = answered(running.turn, command)
-            self._remember(turn)
+            self._remembered.add(turn)
             # Over HTTP nothing but a stored response may be continued.
             if running.on_socket or turn.stored:
                 entry = self.history.add(turn, running.parent, latest=running.on_socket)
@@ -167,10 +167,15 @@ class ConnectionState:
     def forget(self, response_id: str) -> None:
         """The response was deleted: it is no parent any more, also if its turn still runs."""
         self.history.forget(response_id)
-        self._index.forget(response_id)
+        self._remembered.forget(response_id)
 
-    def _prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown:
+    def _prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown | m.ContentUnknown:
         request = self._parser.parse(command.frame, command.transport)
+        if command.may_ask and request.previous_response_id is None:
+            unknown = self._remembered.unknown(request.input)
+            if unknown is not None:
+                return unknown
+        self._remembered.learn(command.known)
         parent, repeated = self._before(request, command.chain)
         if parent is None and request.previous_response_id is not None:
             return m.ParentUnknown(request.previous_response_id)
@@ -185,17 +190,11 @@ class ConnectionState:
         """What the turn continues, pinned; and how much of its input that is already."""
         if request.previous_response_id is not None:
             return self._find(request.previous_response_id, chain), 0
-        items = [item for item in request.input if not isinstance(item, Reference)]
-        known = self._index.longest(contents(items))
+        known = self._remembered.find(request.input)
         if known is None:
             return None, 0
         repeated, turn = known
         return self.history.adopt(turn), repeated
-
-    def _remember(self, turn: Checkpoint) -> None:
-        before = content_of(turn.parent)
-        if turn.content is not None and before is not None:
-            self._index.put(turn.content, before, turn.response_id, turn, turn.size_bytes)
 
     def _find(self, response_id: str, chain: m.Chain | None) -> Entry | None:
         """The parent, pinned: from memory, else from what storage had of it."""
@@ -210,7 +209,7 @@ class ConnectionState:
             if entry is None:
                 checkpoint = restored(turn, before.checkpoint if before else None)
                 entry = self.history.add(checkpoint, before, latest=False)
-                self._remember(checkpoint)
+                self._remembered.add(checkpoint)
             if before is not None:
                 self.history.unpin(before)
         return entry

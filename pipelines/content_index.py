@@ -112,7 +112,7 @@ class ContentIndex(Generic[Turn]):
             past.children += 1
             self._leaves.pop(past.content.said, None)
         while self.size_bytes > self._max_bytes:
-            self._drop(next(iter(self._leaves.values())))
+            self.drop_oldest()
         return content.said in self._nodes
 
     def longest(self, conversation: Sequence[Content]) -> tuple[int, Turn] | None:
@@ -123,6 +123,11 @@ class ContentIndex(Generic[Turn]):
                 self._touch(node)
                 return count, node.turn
         return None
+
+    def at(self, said: bytes) -> Turn | None:
+        """The turn that ends with exactly this, deleted or not."""
+        node = self._nodes.get(said)
+        return None if node is None else node.turn
 
     def turns(self, content: Content, behind: bytes = b"") -> list[Turn]:
         """All turns of a conversation, oldest first; of those behind what was said in `behind`."""
@@ -143,6 +148,10 @@ class ContentIndex(Generic[Turn]):
         if node is not None:
             node.findable = False
             self._drop(node)
+
+    def drop_oldest(self) -> None:
+        """Of the turns that none follows, the one that was unused for longest."""
+        self._drop(next(iter(self._leaves.values()), None))
 
     def clear(self) -> None:
         self._nodes.clear()

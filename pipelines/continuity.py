@@ -27,6 +27,12 @@ def _answers(item: Item | Reference) -> bool:
     return isinstance(item, CallOutput | Reasoning) or role_of(item) == "assistant"
 
 
+def made_by_model(item: Item | Reference) -> bool:
+    return isinstance(item, Reasoning) or (
+        not isinstance(item, Reference) and role_of(item) == "assistant"
+    )
+
+
 class Setbacks:
     """Conversations whose last turn was refused or failed: their next full history has a reason.
 

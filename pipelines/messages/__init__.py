@@ -28,6 +28,7 @@ from turnwire.pipelines.messages.connection import (
     Recall,
     TokenCount,
 )
+from turnwire.pipelines.messages.content import Collect, Collected, ContentUnknown, KnownTurn
 from turnwire.pipelines.messages.inference import (
     CallProduced,
     CountPrompt,
@@ -77,7 +78,10 @@ __all__ = [
     "CallProduced",
     "Chain",
     "Close",
+    "Collect",
+    "Collected",
     "Commit",
+    "ContentUnknown",
     "Continuation",
     "CountPrompt",
     "CountTokens",
@@ -96,6 +100,7 @@ __all__ = [
     "GenerationFinished",
     "ItemPrompt",
     "Json",
+    "KnownTurn",
     "Load",
     "Message",
     "Model",

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from turnwire.pipelines.messages.base import Continuation, Finish, Json, Message, TokenIds
+from turnwire.pipelines.messages.content import KnownTurn
 from turnwire.pipelines.messages.inference import Facts, ItemPrompt, Prompt
 from turnwire.pipelines.messages.records import Chain
 from turnwire.pipelines.messages.workers import Model
@@ -40,6 +41,10 @@ class Prepare(Message, frozen=True):
     """`Prepared.echo_key` of an echo the gateway still holds."""
     chain: Chain | None = None
     """The parent as loaded from storage, after a first answer of `ParentUnknown`."""
+    may_ask: bool = False
+    """`ContentUnknown` may be the answer."""
+    known: tuple[KnownTurn, ...] = ()
+    """What others knew, after a first answer of `ContentUnknown`."""
 
 
 class ParentUnknown(Message, frozen=True):

@@ -256,6 +256,8 @@ class FakeLeases:
     _open: list[LocalConnection] = field(default_factory=list)
     """All of `lease`, also those that ended."""
 
+    index_bytes = 0
+
     def forget(self, tenant: str, response_id: str) -> None:
         for connection in (*self._open, *self._shared.values()):
             if connection.tenant == tenant:

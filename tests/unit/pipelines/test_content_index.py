@@ -12,8 +12,8 @@ from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ConnectionSettings
 from turnwire.pipelines.connection import ConnectionState
 from turnwire.pipelines.content_index import Content, ContentIndex, contents
-from turnwire.pipelines.lineage import Checkpoint
 from turnwire.pipelines.protocol.items import kept_items
+from turnwire.pipelines.remembered import Remembered
 
 ASK = {"type": "message", "role": "user", "content": "hello"}
 NEXT = {"type": "message", "role": "user", "content": "hello world"}
@@ -75,10 +75,10 @@ def test_a_changed_head_is_rendered_before_the_same_segments(token_talk: Any) ->
 
 
 def test_another_connection_of_the_actor_finds_it_too(item_model: m.Model, new_talk: Any) -> None:
-    index: ContentIndex[Checkpoint] = ContentIndex(1 << 20)
+    remembered = Remembered(1 << 20)
     talk, other = new_talk(item_model), new_talk(item_model)
     for one in (talk, other):
-        one.state = ConnectionState("acme", ConnectionSettings(), bytes, index=index)
+        one.state = ConnectionState("acme", ConnectionSettings(), bytes, remembered=remembered)
     other.engine = talk.engine
     answered(talk, ANSWER)
     again = resend(other, REPEATED, NEXT)

@@ -1,0 +1,69 @@
+"""What a gateway knows of conversations by their content, collected from its connection actors."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from turnwire.actors.actor_link import ActorLink
+from turnwire.actors.ask import expect
+from turnwire.pipelines import messages as m
+from turnwire.pipelines.node_index import NodeIndex
+from turnwire.pipelines.protocol.errors import ApiError
+
+_log = logging.getLogger(__name__)
+
+_ANSWER_S = 1.0
+"""An actor that has not said what is new by then is not waited for."""
+
+
+class NodeConversations:
+    """Collects lazily: every `collect_s`, before a look-up, and before an actor is ended."""
+
+    def __init__(
+        self, max_bytes: int, collect_s: float, links: Callable[[], Iterable[tuple[str, ActorLink]]]
+    ) -> None:
+        """`links`: the actors that serve somebody, each behind its tenant."""
+        self._index = NodeIndex(max_bytes)
+        self._max_bytes = max_bytes
+        self._collect_s = collect_s
+        self._links = links
+
+    @property
+    def size_bytes(self) -> int:
+        return self._index.size_bytes
+
+    async def run(self) -> None:
+        while self._max_bytes:
+            await asyncio.sleep(self._collect_s)
+            await self._collect_all(self._links())
+
+    async def find(self, tenant: str, wanted: m.ContentUnknown) -> tuple[m.KnownTurn, ...]:
+        """What all actors of `tenant` know of it together."""
+        if not self._max_bytes:
+            return ()
+        await self._collect_all((whose, link) for whose, link in self._links() if whose == tenant)
+        return self._index.find(tenant, wanted)
+
+    def forget(self, tenant: str, response_id: str) -> None:
+        self._index.forget(tenant, response_id)
+
+    async def collect(self, tenant: str, link: ActorLink) -> None:
+        """Never raises: what cannot be had is lost with the actor, and costs time only."""
+        channel = link.channel
+        if not link.uncollected or channel is None or not self._max_bytes:
+            return
+        link.uncollected = False
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                reply = await channel.call(m.Collect(link.collected))
+            found = expect(reply, m.Collected)
+        except (ApiError, TimeoutError) as error:
+            link.uncollected = True
+            _log.warning("lease.not_collected %s: %s", link.actor_id, type(error).__name__)
+            return
+        # Two may be under way at once, and both bring what is new.
+        link.collected = max(link.collected, found.number)
+        self._index.put(tenant, found.turns)
+
+    async def _collect_all(self, links: Iterable[tuple[str, ActorLink]]) -> None:
+        await asyncio.gather(*(self.collect(tenant, link) for tenant, link in list(links)))

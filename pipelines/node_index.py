@@ -1,0 +1,47 @@
+"""The conversations a node knows by their content, whichever actor they came through. Pure."""
+
+from turnwire.pipelines.content_index import Content, ContentIndex
+from turnwire.pipelines.messages import ContentUnknown, KnownTurn
+
+_MAX_TENANTS = 4096
+
+
+class NodeIndex:
+    """One index a tenant, bounded in bytes together: the largest gives up its longest unused."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._tenants: dict[str, ContentIndex[KnownTurn]] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(index.size_bytes for index in self._tenants.values())
+
+    def put(self, tenant: str, turns: tuple[KnownTurn, ...]) -> None:
+        index = self._of(tenant)
+        for turn in turns:
+            # What came before is compared by what was said only.
+            content, before = Content(turn.said, turn.thought), Content(turn.before)
+            index.put(content, before, turn.response_id, turn, turn.size_bytes)
+        while self.size_bytes > self._max_bytes:
+            max(self._tenants.values(), key=lambda held: held.size_bytes).drop_oldest()
+
+    def find(self, tenant: str, wanted: ContentUnknown) -> tuple[KnownTurn, ...]:
+        """The longest known conversation, oldest turn first; without what the asker knows."""
+        index = self._of(tenant)
+        conversation = list(map(Content, wanted.said, wanted.thought))
+        found = index.longest(conversation)
+        if found is None:
+            return ()
+        return tuple(index.turns(conversation[found[0] - 1], wanted.behind))
+
+    def forget(self, tenant: str, response_id: str) -> None:
+        self._of(tenant).forget(response_id)
+
+    def _of(self, tenant: str) -> ContentIndex[KnownTurn]:
+        index = self._tenants.get(tenant)
+        if index is None:
+            if len(self._tenants) >= _MAX_TENANTS:
+                del self._tenants[next(iter(self._tenants))]
+            index = self._tenants[tenant] = ContentIndex(self._max_bytes)
+        return index

@@ -1,0 +1,141 @@
+"""What an actor remembers of its tenant's conversations beyond the connection they came on. Pure.
+
+The gateways of a node collect it now and then, so that it is known there when this actor is gone,
+and hand it to another actor whose client repeats it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from turnwire.pipelines.content_index import Content, ContentIndex, contents
+from turnwire.pipelines.continuity import made_by_model
+from turnwire.pipelines.lineage import Checkpoint, Mark, content_of, context_of
+from turnwire.pipelines.messages import Collected, ContentUnknown, KnownTurn
+from turnwire.pipelines.protocol.items import Item, Reference, asks, kept_items
+
+_COLLECTED_BYTES = 16 * 1024 * 1024
+"""Of one `Collected`, and of what waits to be collected: behind it the oldest is lost."""
+
+
+class Remembered:
+    """The conversations of one actor: all of one tenant."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._index: ContentIndex[Checkpoint] = ContentIndex(max_bytes)
+        self._uncollected: OrderedDict[int, Checkpoint] = OrderedDict()
+        self._uncollected_bytes = 0
+        self._number = 0
+
+    def add(self, turn: Checkpoint) -> None:
+        """A turn is over. One that cannot be found by its content is left out."""
+        if not self._keep(turn):
+            return
+        self._number += 1
+        self._uncollected[self._number] = turn
+        self._uncollected_bytes += turn.size_bytes
+        while self._uncollected_bytes > _COLLECTED_BYTES:
+            self._collected(next(iter(self._uncollected)))
+
+    def find(self, given: Sequence[Item | Reference]) -> tuple[int, Checkpoint] | None:
+        """How many of these items are known from the first on, and the turn that ends there."""
+        return self._index.longest(contents(_items(given))) if self._max_bytes else None
+
+    def unknown(self, given: Sequence[Item | Reference]) -> ContentUnknown | None:
+        """What others may know of these items; None: what a model made in them is known here."""
+        if not self._max_bytes:
+            return None
+        items = _items(given)
+        conversation = contents(items)
+        known, _ = self._index.longest(conversation) or (0, None)
+        last = max((at for at, item in enumerate(items, 1) if made_by_model(item)), default=0)
+        if last <= known:
+            return None
+        beyond = conversation[known:]
+        return ContentUnknown(
+            tuple(content.said for content in beyond),
+            tuple(content.thought for content in beyond),
+            conversation[known - 1].said if known else b"",
+        )
+
+    def learn(self, turns: Sequence[KnownTurn]) -> None:
+        """What others knew, oldest first."""
+        for turn in turns:
+            before = self._index.at(turn.before)
+            if before is not None or not turn.before:
+                self._keep(_checkpoint(turn, before))
+
+    def collect(self, after: int) -> Collected:
+        """What was added behind number `after`: all up to there has arrived."""
+        for number in [number for number in self._uncollected if number <= after]:
+            self._collected(number)
+        return Collected(tuple(map(_known, self._uncollected.values())), self._number)
+
+    def forget(self, response_id: str) -> None:
+        """The response was deleted."""
+        self._index.forget(response_id)
+        for number, turn in tuple(self._uncollected.items()):
+            if turn.response_id == response_id:
+                self._collected(number)
+
+    def clear(self) -> None:
+        self._index.clear()
+        self._uncollected.clear()
+        self._uncollected_bytes = 0
+
+    def _keep(self, turn: Checkpoint) -> bool:
+        before = content_of(turn.parent)
+        if turn.content is None or before is None:
+            return False
+        return self._index.put(turn.content, before, turn.response_id, turn, turn.size_bytes)
+
+    def _collected(self, number: int) -> None:
+        self._uncollected_bytes -= self._uncollected.pop(number).size_bytes
+
+
+def _items(given: Sequence[Item | Reference]) -> list[Item]:
+    return [item for item in given if not isinstance(item, Reference)]
+
+
+def _known(turn: Checkpoint) -> KnownTurn:
+    content, before = turn.content or Content(), content_of(turn.parent) or Content()
+    mark = turn.mark
+    return KnownTurn(
+        said=content.said,
+        thought=content.thought,
+        before=before.said,
+        response_id=turn.response_id,
+        input=turn.input,
+        output=turn.output,
+        model=turn.model,
+        sampled=turn.sampled,
+        finish=turn.finish,
+        generated=turn.generated,
+        stored=turn.stored,
+        prompt=None if mark is None else (mark.key, mark.model, mark.head, mark.tokens),
+        rendered=turn.rendered,
+        effort=turn.effort,
+    )
+
+
+def _checkpoint(turn: KnownTurn, before: Checkpoint | None) -> Checkpoint:
+    given, answer = kept_items(turn.input), kept_items(turn.output)
+    context = context_of(before).plus(given, turn.input).plus(answer, turn.output)
+    return Checkpoint(
+        response_id=turn.response_id,
+        parent=before,
+        lane=None,
+        model=turn.model,
+        stored=turn.stored,
+        generated=turn.generated,
+        context=context,
+        input=turn.input,
+        output=turn.output,
+        sampled=turn.sampled,
+        finish=turn.finish,
+        mark=None if turn.prompt is None else Mark(*turn.prompt),
+        rendered=dict(turn.rendered),
+        asked=any(map(asks, given)),
+        content=Content(turn.said, turn.thought),
+        effort=turn.effort,
+    )

@@ -1,0 +1,150 @@
+"""A history in full on one connection, known from another one's actor: same node, same tenant."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from turnwire.actors.connection import ConnectionActor
+from turnwire.actors.lease import ConnectionPool
+from turnwire.actors.leased_connection import LeasedConnection
+from turnwire.pipelines import messages as m
+from turnwire.pipelines.config import ChannelSettings, ConnectionSettings
+
+MODEL = m.Model("sim", "items")
+CHANNEL = ChannelSettings()
+ASK = {"role": "user", "content": "hello"}
+NEXT = ASK | {"id": "msg_9"}
+SAID = {"role": "assistant", "content": "fine"}
+ANSWER = json.dumps([SAID | {"type": "message", "id": "msg_1"}]).encode()
+
+
+class Actors:
+    """Real connection actors in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.running: dict[str, ConnectionActor] = {}
+        self.ended: list[asyncio.Task[None]] = []
+
+    async def start(self, actor_id: str) -> m.Endpoint:
+        folder, settings = str(self._folder), ConnectionSettings()
+        actor = ConnectionActor(actor_id, "here", folder, settings, CHANNEL)
+        self.running[actor_id] = actor
+        return await actor.start()
+
+    def kill(self, actor_id: str) -> None:
+        if (actor := self.running.pop(actor_id, None)) is not None:
+            self.ended.append(asyncio.create_task(actor.close()))
+
+
+@asynccontextmanager
+async def opened(folder: Path, **settings: float) -> AsyncIterator[tuple[ConnectionPool, Actors]]:
+    actors = Actors(folder)
+    made = ConnectionSettings(
+        **({"refill_per_s": 50, "collect_s": 600, "connections_per_actor": 1} | settings)
+    )
+    async with ConnectionPool(actors, "here", made, CHANNEL) as pool:
+        yield pool, actors
+    await asyncio.gather(*actors.ended)
+
+
+def prepare(response_id: str, *items: dict[str, str], parent: str | None = None) -> m.Prepare:
+    body = {"model": "sim", "store": False, "input": items, "previous_response_id": parent}
+    return m.Prepare("", response_id, json.dumps(body).encode(), MODEL)
+
+
+async def prepared(connection: LeasedConnection, command: m.Prepare) -> m.Prepared:
+    reply = await connection.prepare(command)
+    assert isinstance(reply, m.Prepared)
+    return reply
+
+
+async def talk(connection: LeasedConnection) -> m.Prepared:
+    """Two turns; what a third would be prepared as."""
+    await prepared(connection, prepare("resp_1", ASK))
+    connection.commit(m.Commit("", "resp_1", ANSWER))
+    await prepared(connection, prepare("resp_2", ASK, parent="resp_1"))
+    connection.commit(m.Commit("", "resp_2", ANSWER))
+    return await prepared(connection, prepare("resp_3", NEXT, parent="resp_2"))
+
+
+async def resend(connection: LeasedConnection, response_id: str = "resp_9") -> m.Prepared:
+    return await prepared(connection, prepare(response_id, ASK, SAID, ASK, SAID, NEXT))
+
+
+async def test_a_second_connection_continues_what_the_first_one_holds(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (pool, actors):
+        async with pool.lease("acme") as first, pool.lease("acme") as second:
+            named = await talk(first)
+            again = await resend(second)
+            assert len(actors.running) > 1
+            assert again.repeated_items == 4
+            assert again.prompt == named.prompt
+            # Known in its own actor from now on.
+            assert (await resend(second, "resp_10")).prompt == named.prompt
+        assert pool.index_bytes > 0
+
+
+async def test_what_an_actor_knew_outlives_it(tmp_path: Path) -> None:
+    async with opened(tmp_path, warm=0) as (pool, actors):
+        async with pool.lease("acme") as first:
+            named = await talk(first)
+            before = set(actors.running)
+        async with pool.lease("acme") as second:
+            assert not before & set(actors.running)
+            again = await resend(second)
+        assert (again.repeated_items, again.prompt) == (4, named.prompt)
+
+
+async def test_it_is_collected_without_being_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path, collect_s=0.01) as (pool, actors), pool.lease("acme") as first:
+        arrived, both = [], asyncio.Event()
+        index = pool._conversations._index
+        put = index.put
+
+        def watched(tenant: str, turns: tuple[m.KnownTurn, ...]) -> None:
+            put(tenant, turns)
+            arrived.extend(turns)
+            if len(arrived) == 2:
+                both.set()
+
+        monkeypatch.setattr(index, "put", watched)
+        await talk(first)
+        await both.wait()
+        for actor_id in tuple(actors.running):
+            actors.kill(actor_id)
+        assert (await resend(first)).repeated_items == 4
+
+
+@pytest.mark.parametrize("why", ["another tenant", "deleted", "switched off"])
+async def test_what_must_not_be_found_is_not(tmp_path: Path, why: str) -> None:
+    settings = {"node_index_bytes": 0} if why == "switched off" else {}
+    async with opened(tmp_path, **settings) as (pool, _):
+        tenant = "rival" if why == "another tenant" else "acme"
+        async with pool.lease("acme") as first, pool.lease(tenant) as second:
+            await talk(first)
+            if why == "deleted":
+                pool.forget("acme", "resp_1")
+                pool.forget("acme", "resp_2")
+            again = await resend(second)
+            assert (again.repeated_items, again.prompt.prefix_key) == (0, b"")
+
+
+async def test_what_is_deleted_after_it_was_collected_is_gone(tmp_path: Path) -> None:
+    async with (
+        opened(tmp_path) as (pool, _),
+        pool.lease("acme") as first,
+        pool.lease("acme") as second,
+    ):
+        await talk(first)
+        assert (await resend(second)).repeated_items == 4
+        for response_id in ("resp_1", "resp_2"):
+            pool.forget("acme", response_id)
+        assert pool.index_bytes == 0
+        assert (await resend(second, "resp_10")).repeated_items == 0
