@@ -70,6 +70,20 @@ class Codex:
         self.catalogue = json.loads((EXAMPLE / "models.json").read_text())
         self._write_catalogue()
 
+    def configure(self, before: str, after: str) -> None:
+        """Replace a line of its configuration."""
+        path = self.home / "config.toml"
+        text = path.read_text()
+        assert before in text
+        path.write_text(text.replace(before, after))
+
+    def add_tool_server(self, name: str, *command: str) -> None:
+        """One that it starts and speaks the Model Context Protocol with."""
+        program, *arguments = command
+        with (self.home / "config.toml").open("a") as config:
+            config.write(f"\n[mcp_servers.{name}]\ncommand = {json.dumps(program)}\n")
+            config.write(f"args = {json.dumps(arguments)}\n")
+
     def offer(self, **entry: object) -> None:
         """Another model in the catalogue, otherwise like the first."""
         self.catalogue["models"].append(self.catalogue["models"][0] | entry)

@@ -21,7 +21,7 @@ RULES = {entry.id: entry.pattern for entry in _ENTRIES} | OWN_INJECTION_RULES
 
 
 @pytest.mark.parametrize("rule", RULES)
-@settings(max_examples=10, database=None, deadline=None)
+@settings(max_examples=5, database=None, deadline=None)
 @given(data=st.data())
 def test_whatever_a_rule_matches_has_one_of_its_needles(rule: str, data: st.DataObject) -> None:
     pattern = RULES[rule]

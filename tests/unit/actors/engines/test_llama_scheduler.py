@@ -264,7 +264,7 @@ TURNS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(TURNS, st.integers(1, 3), st.sampled_from([0, 300, 100_000]), st.booleans())
 def test_no_mix_of_turns_forks_and_cancels_changes_any_answer(
     turns: list[Turn], slots: int, cache_bytes: int, can_truncate: bool

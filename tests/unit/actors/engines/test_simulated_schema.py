@@ -97,7 +97,7 @@ LEAVES = st.one_of(TEXTS, numbers("integer"), numbers("number"), VALUES)
 SCHEMAS = st.recursive(LEAVES, nested, max_leaves=12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(SCHEMAS, st.integers(0, 2**56), st.sampled_from([0, 100]))
 def test_a_value_satisfies_the_schema_it_was_made_for(
     schema: object, seed: int, filler_characters: int
@@ -122,7 +122,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(ANYTHING)
 def test_what_is_no_schema_is_answered_or_refused_and_nothing_else(schema: object) -> None:
     try:

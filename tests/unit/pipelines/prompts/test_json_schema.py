@@ -118,7 +118,7 @@ def written(schema: dict[str, Any], chance: random.Random) -> object:
     return document
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(SCHEMAS, st.integers(0, 2**32))
 def test_what_is_written_under_a_grammar_fits_its_schema(schema: dict[str, Any], seed: int) -> None:
     jsonschema.validate(written(schema, random.Random(seed)), schema)
