@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ConnectionSettings
 from turnwire.pipelines.continuity import continuation
@@ -37,6 +39,7 @@ from turnwire.pipelines.protocol.ids import RandomBytes
 from turnwire.pipelines.protocol.items import asks
 from turnwire.pipelines.protocol.requests import Request, RequestParser
 from turnwire.pipelines.remembered import Remembered
+from turnwire.pipelines.stored_references import resolved
 
 _RECALLABLE = 32
 """Turns that ended lately whose prompt can still be asked for: a warm-up's prefill outlives it."""
@@ -150,7 +153,9 @@ class ConnectionState:
 
     def count(self, command: m.CountTokens) -> m.TokenCount | m.ParentUnknown:
         """How long the prompt of a request would be, as its turn would report it."""
-        request = self._parser.parse(command.frame, "http")
+        request = self._parsed(command)
+        if isinstance(request, m.ParentUnknown):
+            return request
         parent, repeated = self._before(request, command.chain)
         if parent is None and request.previous_response_id is not None:
             return m.ParentUnknown(request.previous_response_id)
@@ -170,7 +175,9 @@ class ConnectionState:
         self._remembered.forget(response_id)
 
     def _prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown | m.ContentUnknown:
-        request = self._parser.parse(command.frame, command.transport)
+        request = self._parsed(command)
+        if isinstance(request, m.ParentUnknown):
+            return request
         if command.may_ask and request.previous_response_id is None:
             unknown = self._remembered.unknown(request.input)
             if unknown is not None:
@@ -185,6 +192,20 @@ class ConnectionState:
             if parent is not None:
                 self.history.unpin(parent)
             raise
+
+    def _parsed(self, command: m.Prepare | m.CountTokens) -> Request | m.ParentUnknown:
+        transport = command.transport if isinstance(command, m.Prepare) else "http"
+        request = self._parser.parse(command.frame, transport)
+        if request.previous_response_id is not None:
+            return request
+        chain = command.chain
+        loaded = self._find(chain.turns[-1].response_id, chain) if chain and chain.turns else None
+        items = resolved(request.input, self.history)
+        if loaded is not None:
+            self.history.unpin(loaded)
+        if isinstance(items, m.ParentUnknown):
+            return items
+        return request if items is request.input else structs.replace(request, input=items)
 
     def _before(self, request: Request, chain: m.Chain | None) -> tuple[Entry | None, int]:
         """What the turn continues, pinned; and how much of its input that is already."""

@@ -17,8 +17,15 @@ from turnwire.pipelines.messages import (
 )
 from turnwire.pipelines.ports import Connection, Store
 from turnwire.pipelines.protocol.codec import parent_named
-from turnwire.pipelines.protocol.errors import NotFound, PreviousResponseNotFound
+from turnwire.pipelines.protocol.errors import (
+    InvalidRequest,
+    NotFound,
+    PreviousResponseNotFound,
+)
 from turnwire.pipelines.turn_request import TurnRequest
+
+_MAX_LOADS = 32
+"""A turn may name one parent, or items of so many responses that its connection has lost."""
 
 Command = TypeVar("Command", Prepare, CountTokens)
 Answer = TypeVar("Answer", Prepared, TokenCount)
@@ -43,15 +50,16 @@ async def _with_parent(
     tenant: str,
 ) -> Answer:
     answer = await ask(command)
-    if isinstance(answer, ParentUnknown):
-        parent_id = answer.response_id
+    loaded: set[str] = set()
+    while isinstance(answer, ParentUnknown):
+        if answer.response_id in loaded or len(loaded) == _MAX_LOADS:
+            raise _unknown(answer)
         try:
-            chain = await store.load(Load(tenant, parent_id))
+            chain = await store.load(Load(tenant, answer.response_id))
         except (NotFound, PreviousResponseNotFound):
-            raise _unknown(parent_id) from None
+            raise _unknown(answer) from None
+        loaded.add(answer.response_id)
         answer = await ask(msgspec.structs.replace(command, chain=chain))
-        if isinstance(answer, ParentUnknown):
-            raise _unknown(parent_id)
     return answer
 
 
@@ -66,7 +74,13 @@ def given_up(request: TurnRequest, unseen: Json, connection_id: str, evict: bool
     return Abort(connection_id, response_id, evict, parent_id=parent_id, lane=lane)
 
 
-def _unknown(response_id: str) -> PreviousResponseNotFound:
+def _unknown(wanted: ParentUnknown) -> InvalidRequest:
+    if wanted.item_id:
+        return InvalidRequest(
+            f"Item with id '{wanted.item_id[:128]}' not found. Items of responses with `store: "
+            "false` are not kept.",
+            "input",
+        )
     return PreviousResponseNotFound(
-        f"Previous response with id '{response_id[:128]}' not found.", "previous_response_id"
+        f"Previous response with id '{wanted.response_id[:128]}' not found.", "previous_response_id"
     )

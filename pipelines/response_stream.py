@@ -24,6 +24,7 @@ from turnwire.pipelines.open_custom_call import OpenCustomCall
 from turnwire.pipelines.open_items import ItemStatus, OpenCall, OpenReasoning, OpenText
 from turnwire.pipelines.protocol.errors import ApiError
 from turnwire.pipelines.protocol.events import EventWriter
+from turnwire.pipelines.protocol.ids import output_item_id
 from turnwire.pipelines.protocol.responses import (
     Echo,
     ResponseObject,
@@ -61,7 +62,7 @@ class ResponseStream:
         """Has the client been sent any output?"""
         self.ended = False
         self._writer = EventWriter(lane)
-        self._suffix = response_id.partition("_")[2]
+        self._response_id = response_id
         self._trim_echo = trim_echo
         self._reasoning = reasoning
         self._namespaced = echo.namespaced
@@ -279,4 +280,4 @@ class ResponseStream:
         self._items[item.output_index] = finished
 
     def _item_id(self, prefix: str) -> str:
-        return f"{prefix}_{self._suffix}{self._opened:02x}"
+        return output_item_id(prefix, self._response_id, self._opened)

@@ -40,7 +40,7 @@ class Prepare(Message, frozen=True):
     known_echo: bytes = b""
     """`Prepared.echo_key` of an echo the gateway still holds."""
     chain: Chain | None = None
-    """The parent as loaded from storage, after a first answer of `ParentUnknown`."""
+    """What `ParentUnknown` named last, as loaded from storage."""
     may_ask: bool = False
     """`ContentUnknown` may be the answer."""
     known: tuple[KnownTurn, ...] = ()
@@ -51,6 +51,8 @@ class ParentUnknown(Message, frozen=True):
     """The parent is not in this connection's cache: load it, or refuse the turn."""
 
     response_id: str
+    item_id: str = ""
+    """Where it is no parent: a reference names this item of it."""
 
 
 class Prepared(Message, frozen=True):
