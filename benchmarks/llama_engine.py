@@ -1,7 +1,8 @@
 """What the llama.cpp engine does with the default model. Prints one JSON line.
 
 Decoding with one and with four streams, and the time to the first token of a turn that appends 100
-tokens, with its prefix in the cache and without. `--seconds 0.05 --trials 1` is the smoke run: its
+tokens to 7,000, with its prefix in the cache and without: `first_token_ratio` is how many times as
+long the second takes in the same trial. `--seconds 0.05 --trials 1` is the smoke run: its
 context is shorter in proportion.
 """
 
@@ -22,7 +23,7 @@ from turnwire.actors.engines.llama import LlamaEngine
 from turnwire.pipelines.config import LlamaSettings
 from turnwire.pipelines.messages import EngineEvent, Facts, Generate, Model, Sampling, TokenPrompt
 
-CONTEXT_TOKENS = 2000
+CONTEXT_TOKENS = 7000
 APPENDED_TOKENS = 100
 STREAMS = 4
 
@@ -89,7 +90,7 @@ async def trial(engine: LlamaEngine, number: int, seconds: float, context: int) 
     tenant = f"kept {number}"
     async for _ in engine.generate(command(base, tenant, warm_up=True)):
         pass
-    return {
+    figures = {
         "decode_1_stream_tokens_per_s": await tokens_per_s(engine, 1, seconds, number),
         f"decode_{STREAMS}_streams_tokens_per_s": await tokens_per_s(
             engine, STREAMS, seconds, number
@@ -97,6 +98,8 @@ async def trial(engine: LlamaEngine, number: int, seconds: float, context: int) 
         "first_token_with_prefix_ms": await first_token_ms(engine, longer, tenant),
         "first_token_without_prefix_ms": await first_token_ms(engine, longer, f"new {number}"),
     }
+    with_prefix = figures["first_token_with_prefix_ms"]
+    return figures | {"first_token_ratio": figures["first_token_without_prefix_ms"] / with_prefix}
 
 
 def memory_mb() -> dict[str, int]:

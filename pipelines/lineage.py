@@ -15,28 +15,44 @@ from turnwire.pipelines.protocol.items import Item, asks, call_of, kept_items, r
 
 _OVERHEAD_BYTES = 2048
 """Python objects of one checkpoint beside its bytes: measured, rounded up."""
+_TOGETHER = 32
+"""Additions to a set of ids that are put together."""
+_FEW = 8
+"""So many are found in a tuple as fast, and a set would take more than they do."""
 
 
 class KnownIds(msgspec.Struct, frozen=True, gc=False):
-    """An immutable set of ids that grows by sharing: layers, each larger than all behind it.
+    """An immutable set of ids that grows by sharing: what was added, behind what was there before.
 
-    Adding merges layers as a binary counter carries, so n additions copy n log n ids in all.
+    Every so many additions are put together into one, so that each id is held twice at most and
+    what is looked for among n additions is found in n / 32 steps, what is new in one.
     """
 
-    layers: tuple[frozenset[str], ...] = ()
+    added: tuple[str, ...] | frozenset[str] = ()
+    before: "KnownIds | None" = None
+    steps: int = 0
+    """Additions behind the last that were put together."""
 
     def __contains__(self, id: str) -> bool:
-        return any(id in layer for layer in self.layers)
+        known: KnownIds | None = self
+        while known is not None:
+            if id in known.added:
+                return True
+            known = known.before
+        return False
 
     def plus(self, ids: Iterable[str]) -> "KnownIds":
-        added = frozenset(ids)
+        added = tuple(ids)
         if not added:
             return self
-        layers = self.layers
-        while layers and len(layers[-1]) <= len(added):
-            added |= layers[-1]
-            layers = layers[:-1]
-        return KnownIds((*layers, added))
+        if self.steps + 1 < _TOGETHER:
+            few = len(added) < _FEW
+            return KnownIds(added if few else frozenset(added), self, self.steps + 1)
+        together, before = set(added), self
+        while before.steps and before.before is not None:
+            together.update(before.added)
+            before = before.before
+        return KnownIds(frozenset(together), before)
 
 
 class Context(msgspec.Struct, frozen=True, gc=False):

@@ -4,6 +4,7 @@ A format that rewrites history keeps as much as it leaves unchanged: the prompt 
 before the change is named as the prefix, and everything after it is sent again.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
@@ -167,7 +168,7 @@ class TokenPrompts:
 
     def _name(self, part: str, *, settled: bool) -> str:
         differs = settled and not self._form.append_only
-        return f"{self._form.key} {part}{' settled' if differs else ''}"
+        return sys.intern(f"{self._form.key} {part}{' settled' if differs else ''}")
 
     def _named(self, turn: Checkpoint, items: Sequence[Item]) -> Sequence[Item]:
         """The outputs among `items` with the names of their functions, if the format wants them."""

@@ -21,11 +21,17 @@ def test_known_ids_are_a_set_whose_older_versions_stay_as_they_were(
         assert {id for id in expected if id in version} == members
 
 
-def test_known_ids_have_few_layers_however_often_they_grow() -> None:
+def test_known_ids_are_found_in_few_steps_and_held_twice_at_most() -> None:
     known = KnownIds()
+    versions: dict[int, KnownIds] = {}
     for number in range(10_000):
         known = known.plus([str(number)])
-    assert len(known.layers) <= 14
+        versions |= {id(known): known}
+    steps, node = 0, known
+    while node.before is not None:
+        steps, node = steps + 1, node.before
+    assert steps <= 10_000 / 32 + 32
+    assert sum(len(version.added) for version in versions.values()) <= 2 * 10_000
     assert "0" in known
     assert "10000" not in known
 
