@@ -31,6 +31,8 @@ class ActorLink:
         """Have turns ended since it was asked what is new?"""
         self.collected = 0
         """The number of its last answer."""
+        self.checks = 0, 0
+        """Prompts it has checked, and those that did not match, by its last answer."""
 
     @property
     def channel(self) -> Channel | None:

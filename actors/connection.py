@@ -11,10 +11,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from turnwire.actors.channel import Caller, Listener, UnaryHandler
+from turnwire.actors.prompt_checks import PromptChecks
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ChannelSettings, ConnectionSettings
 from turnwire.pipelines.connection import ConnectionState
+from turnwire.pipelines.prompts.check import PromptCheck
 from turnwire.pipelines.prompts.format import AnyFormat, format_of
 from turnwire.pipelines.protocol.errors import ApiError, Forbidden, NotFound, Overloaded
 from turnwire.pipelines.protocol.ids import RandomBytes
@@ -37,7 +41,10 @@ class ConnectionCore:
         settings: ConnectionSettings,
         random_bytes: RandomBytes = os.urandom,
         formats: Callable[[m.Model], AnyFormat] = format_of,
+        sampled: Callable[[PromptCheck], None] | None = None,
     ) -> None:
+        """`sampled`: as for `ConnectionState`."""
+        self._sampled = sampled
         self._settings = settings
         self._random_bytes = random_bytes
         self._formats = formats
@@ -72,7 +79,12 @@ class ConnectionCore:
             raise Overloaded(f"this actor holds {len(self)} connections")
         self._tenant = command.tenant
         self._connections[command.connection_id] = ConnectionState(
-            command.tenant, self._settings, self._random_bytes, self._formats, self._remembered
+            command.tenant,
+            self._settings,
+            self._random_bytes,
+            self._formats,
+            self._remembered,
+            self._sampled,
         )
         return m.Done()
 
@@ -149,11 +161,12 @@ class ConnectionActor:
         self._settings = settings
         self._tcp_host = tcp_host
         self._models = models
-        self._core = ConnectionCore(settings)
+        self._checks = PromptChecks(settings.check_every)
+        self._core = ConnectionCore(settings, sampled=self._checks.over)
         self._listener = Listener(
             id,
             node,
-            self._core.handlers(),
+            self._core.handlers() | {m.Collect: self._collect},
             {},
             channel,
             self._lost,
@@ -178,7 +191,14 @@ class ConnectionActor:
         if self._orphaned is not None:
             self._orphaned.cancel()
         await self._listener.close()
+        await self._checks.close()
         self._core.drop_all()
+
+    def _collect(self, command: m.Message, _caller: Caller) -> m.Collected:
+        assert isinstance(command, m.Collect), "what it is served for"
+        checks = self._checks
+        found = self._core.collect(command)
+        return replace(found, checked=checks.checked, mismatched=checks.mismatched)
 
     def _lost(self, _caller: Caller) -> None:
         if self._orphaned is not None:

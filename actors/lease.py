@@ -126,6 +126,11 @@ class ConnectionPool:
         return self._conversations.size_bytes
 
     @property
+    def prompt_checks(self) -> tuple[int, int]:
+        """Prompts that were rendered anew to be compared, and how many of them differed."""
+        return self._conversations.checked, self._conversations.mismatched
+
+    @property
     def ready(self) -> int:
         """Actors that stand by or serve."""
         return len(self._leasing.ready)

@@ -27,13 +27,16 @@ class NodeConversations:
         self._max_bytes = max_bytes
         self._collect_s = collect_s
         self._links = links
+        self.checked = 0
+        """Prompts the actors have compared with the whole rendered anew."""
+        self.mismatched = 0
 
     @property
     def size_bytes(self) -> int:
         return self._index.size_bytes
 
     async def run(self) -> None:
-        while self._max_bytes:
+        while True:
             await asyncio.sleep(self._collect_s)
             await self._collect_all(self._links())
 
@@ -50,7 +53,7 @@ class NodeConversations:
     async def collect(self, tenant: str, link: ActorLink) -> None:
         """Never raises: what cannot be had is lost with the actor, and costs time only."""
         channel = link.channel
-        if not link.uncollected or channel is None or not self._max_bytes:
+        if not link.uncollected or channel is None:
             return
         link.uncollected = False
         try:
@@ -63,6 +66,9 @@ class NodeConversations:
             return
         # Two may be under way at once, and both bring what is new.
         link.collected = max(link.collected, found.number)
+        before, link.checks = link.checks, max(link.checks, (found.checked, found.mismatched))
+        self.checked += link.checks[0] - before[0]
+        self.mismatched += link.checks[1] - before[1]
         self._index.put(tenant, found.turns)
 
     async def _collect_all(self, links: Iterable[tuple[str, ActorLink]]) -> None:

@@ -22,8 +22,17 @@ logger = logging.getLogger("turnwire.turn")
 class Observation:
     """All turns of one gateway. It lives as long as the gateway."""
 
-    def __init__(self, index_bytes: Callable[[], int] = lambda: 0) -> None:
-        """`index_bytes`: what is kept now, to find conversations by their content."""
+    def __init__(
+        self,
+        index_bytes: Callable[[], int] = lambda: 0,
+        prompt_checks: Callable[[], tuple[int, int]] = lambda: (0, 0),
+    ) -> None:
+        """`index_bytes`: what is kept now, to find conversations by their content.
+
+        `prompt_checks`: how many prompts were compared so far, and how many differed.
+        """
+        self._prompt_checks = prompt_checks
+        self._counted = 0, 0
         self.setbacks = Setbacks()
         self._registry = CollectorRegistry()
         self.turns = Counter(
@@ -49,11 +58,24 @@ class Observation:
             "Conversations kept by this gateway, to find them by their content.",
             registry=self._registry,
         ).set_function(index_bytes)
+        self.checks = Counter(
+            "turnwire_prompt_checks",
+            "Prompts that were rendered anew, to compare them with what was sent.",
+            registry=self._registry,
+        )
+        self.mismatches = Counter(
+            "turnwire_prompt_mismatch",
+            "Prompts that were not what rendering all of the conversation gives: a bug.",
+            registry=self._registry,
+        )
         self.stages = StageMetrics()
         self._registry.register(self.stages)
 
     def text(self) -> bytes:
         """In the text format of Prometheus."""
+        before, self._counted = self._counted, self._prompt_checks()
+        self.checks.inc(self._counted[0] - before[0])
+        self.mismatches.inc(self._counted[1] - before[1])
         return generate_latest(self._registry)
 
     def refused(self, caller: Caller, error: ApiError) -> None:

@@ -39,6 +39,10 @@ class Leases(Protocol):
     def index_bytes(self) -> int:
         """What is kept of conversations, to find them by their content."""
 
+    @property
+    def prompt_checks(self) -> tuple[int, int]:
+        """Prompts that were rendered anew to be compared, and how many of them differed."""
+
 
 class StoredResponses(Store, Protocol):
     """Storage as HTTP clients use it. Both raise NotFound."""
@@ -134,7 +138,9 @@ class Serving:
         self.inbound = ByteBudget(settings.inbound_bytes)
         self.places = Places(settings.max_connections)
         self.clients = Clients()
-        self.observation = Observation(lambda: ports.leases.index_bytes)
+        self.observation = Observation(
+            lambda: ports.leases.index_bytes, lambda: ports.leases.prompt_checks
+        )
         limits = TurnLimits(
             policy=safety.policy,
             screen_s=safety.deadline_s,

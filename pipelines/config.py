@@ -82,6 +82,9 @@ class ConnectionSettings(Section):
     collect_s: PositiveFloat = 2.0
     """How often a gateway asks an actor that had turns what is new. An actor that is killed loses
     so much of it."""
+    check_every: NonNegativeInt = 1000
+    """One turn in so many is rendered anew once it is over, and its prompt compared with the one
+    that was sent; 0: none."""
     max_input_characters: PositiveInt = 10_485_760
     max_context_bytes: PositiveInt = 64 * MIB
     """Items of one conversation, as JSON, beyond which it cannot be continued."""

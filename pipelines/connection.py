@@ -19,6 +19,7 @@ from turnwire.pipelines.history import Entry, History
 from turnwire.pipelines.lineage import Checkpoint, content_after, content_of, context_of, restored
 from turnwire.pipelines.new_items import NewItems, check
 from turnwire.pipelines.prepared_turn import answered, facts_of, prepared_of
+from turnwire.pipelines.prompts.check import PromptCheck
 from turnwire.pipelines.prompts.format import AnyFormat, format_of
 from turnwire.pipelines.prompts.rendered import (
     Head,
@@ -74,8 +75,13 @@ class ConnectionState:
         random_bytes: RandomBytes,
         formats: Callable[[m.Model], AnyFormat] = format_of,
         remembered: Remembered | None = None,
+        sampled: Callable[[PromptCheck], None] | None = None,
     ) -> None:
-        """`remembered`: by all connections of an actor together; None: by this one alone."""
+        """`remembered`: by all connections of an actor together; None: by this one alone.
+
+        `sampled` is handed each turn when it is over, to check its prompt if it likes to.
+        """
+        self._sampled = sampled
         self._remembered = remembered or Remembered(settings.content_index_bytes)
         self.history = History(settings.cache_bytes)
         self._tenant = tenant
@@ -111,6 +117,8 @@ class ConnectionState:
         try:
             turn = answered(running.turn, command)
             self._remembered.add(turn)
+            if self._sampled is not None:
+                self._sampled(PromptCheck(self._tenant, turn, running.prompts, running.head))
             # Over HTTP nothing but a stored response may be continued.
             if running.on_socket or turn.stored:
                 entry = self.history.add(turn, running.parent, latest=running.on_socket)

@@ -53,3 +53,6 @@ class Collected(Message, frozen=True):
 
     turns: tuple[KnownTurn, ...]
     number: int
+    checked: int = 0
+    """Prompts the actor has compared with the whole rendered anew, since it began."""
+    mismatched: int = 0

@@ -257,6 +257,7 @@ class FakeLeases:
     """All of `lease`, also those that ended."""
 
     index_bytes = 0
+    prompt_checks = 0, 0
 
     def forget(self, tenant: str, response_id: str) -> None:
         for connection in (*self._open, *self._shared.values()):

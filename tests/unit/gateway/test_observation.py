@@ -28,7 +28,7 @@ async def metrics(town: Town) -> dict[tuple[str, ...], float]:
         tuple(sample.labels[name] for name in LABELS if name in sample.labels): sample.value
         for found in text_string_to_metric_families(text)
         for sample in found.samples
-        if sample.name.endswith("_total")
+        if sample.name.endswith("_total") and sample.labels
     }
 
 

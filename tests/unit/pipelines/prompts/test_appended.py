@@ -18,7 +18,7 @@ from turnwire.pipelines.prompts.format import FORMATS, format_of
 def test_an_appended_prompt_is_the_whole_one_with_sampled_ids_spliced_in(
     token_model: Model, new_talk: Any, form: str, turns: list[Turn]
 ) -> None:
-    check(form, turns, new_talk(token_model))
+    check(form, turns, new_talk(token_model, content_index_bytes=0))
 
 
 @pytest.mark.slow
@@ -28,7 +28,7 @@ def test_an_appended_prompt_is_the_whole_one_with_sampled_ids_spliced_in(
 def test_three_hundred_conversations_are_appended_to_as_they_are_rendered(
     token_model: Model, new_talk: Any, form: str, turns: list[Turn]
 ) -> None:
-    check(form, turns, new_talk(token_model))
+    check(form, turns, new_talk(token_model, content_index_bytes=0))
 
 
 def test_the_formats_say_which_of_them_rewrite_history() -> None:

@@ -145,7 +145,7 @@ class Oracle:
 def test_an_appended_prompt_is_the_full_render_with_sampled_ids_spliced_in(
     token_model: Model, tokenizer_path: str, new_talk: Any, turns: list[Turn]
 ) -> None:
-    talk = new_talk(token_model)
+    talk = new_talk(token_model, content_index_bytes=0)
     oracle = Oracle(tokenizer_path, turns)
     sent: dict[int, TokenPrompt] = {}
     for index, turn in enumerate(turns):
