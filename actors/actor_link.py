@@ -64,9 +64,9 @@ class ActorLink:
         """Have the actor drop the connection's state."""
         self._deliver(m.Close(connection_id))
 
-    def forget(self, response_id: str) -> None:
-        """Have the actor let nobody continue from the response any more."""
-        self._deliver(m.Forget(response_id))
+    def forget(self, response_id: str, conversation_id: str | None = None) -> None:
+        """Have the actor let nobody continue from the response, or drop the conversation."""
+        self._deliver(m.Forget(response_id, conversation_id))
 
     @property
     def owed(self) -> int:

@@ -92,7 +92,9 @@ class ConnectionCore:
         self._connections.pop(command.connection_id, None)
         return m.Done()
 
-    def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown | m.ContentUnknown:
+    def prepare(
+        self, command: m.Prepare
+    ) -> m.Prepared | m.ParentUnknown | m.ContentUnknown | m.ConversationAt:
         """Raises what is wrong with the request; Overloaded when the connection is not open."""
         return self._open_connection(command.connection_id).prepare(command)
 
@@ -113,14 +115,18 @@ class ConnectionCore:
             raise NotFound("no such connection is open here")
         return connection.recall(command)
 
-    def count(self, command: m.CountTokens) -> m.TokenCount | m.ParentUnknown:
+    def count(self, command: m.CountTokens) -> m.TokenCount | m.ParentUnknown | m.ConversationAt:
         """Raises what is wrong with the request; Overloaded when the connection is not open."""
         return self._open_connection(command.connection_id).count(command)
 
     def forget(self, command: m.Forget) -> m.Done:
         for connection in self._connections.values():
-            connection.forget(command.response_id)
-        self._remembered.forget(command.response_id)
+            if command.conversation_id is None:
+                connection.forget(command.response_id)
+            else:
+                connection.forget_conversation(command.conversation_id)
+        if command.conversation_id is None:
+            self._remembered.forget(command.response_id)
         return m.Done()
 
     def collect(self, command: m.Collect) -> m.Collected:

@@ -107,16 +107,16 @@ class ConnectionPool:
         """The tenant's long-lived connection for HTTP turns, for one of them."""
         return self._shared.shared(tenant)
 
-    def forget(self, tenant: str, response_id: str) -> None:
+    def forget(self, tenant: str, response_id: str, conversation_id: str | None = None) -> None:
         """No connection of `tenant` here continues from the response any more.
 
-        In order: a turn that is prepared after this call does not find it.
+        With a `conversation_id`: none holds anything for that conversation. In order: a turn that is prepared after this call does not find it.
         """
         self._conversations.forget(tenant, response_id)
         for actor_id, actor in tuple(self._leasing.ready.items()):
             if actor.tenant == tenant and actor.leases:
                 link = self._links[actor_id]
-                link.forget(response_id)
+                link.forget(response_id, conversation_id)
                 if link.owed > MAX_UNACKNOWLEDGED:
                     self._stuck(link)
 

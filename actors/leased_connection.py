@@ -54,7 +54,7 @@ class LeasedConnection(Connection):
 
     # --- ports.Connection -----------------------------------------------------------------------
 
-    async def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown:
+    async def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown | m.ConversationAt:
         """Raises what the actor refuses with; Overloaded when no actor can be had in time."""
         find = self._find_content
         asked = msgspec.structs.replace(
@@ -64,14 +64,18 @@ class LeasedConnection(Connection):
         if isinstance(reply, m.ContentUnknown) and find is not None:
             known = await find(self.tenant, reply)
             reply = await self._ask(msgspec.structs.replace(asked, may_ask=False, known=known))
-        if isinstance(reply, m.Prepared | m.ParentUnknown):
+        if isinstance(reply, m.Prepared | m.ParentUnknown | m.ConversationAt):
             return reply
         raise Internal(f"Prepared was expected, {type(reply).__name__} came")
 
-    async def count(self, command: m.CountTokens) -> m.TokenCount | m.ParentUnknown:
+    async def count(
+        self, command: m.CountTokens
+    ) -> m.TokenCount | m.ParentUnknown | m.ConversationAt:
         """As `prepare`."""
         reply = await self._ask(msgspec.structs.replace(command, connection_id=self.id))
-        return reply if isinstance(reply, m.ParentUnknown) else expect(reply, m.TokenCount)
+        if isinstance(reply, m.ParentUnknown | m.ConversationAt):
+            return reply
+        return expect(reply, m.TokenCount)
 
     async def recall(self, command: m.Recall) -> m.Prompt:
         stamped = msgspec.structs.replace(command, connection_id=self.id)

@@ -127,6 +127,24 @@ class StorePort(Store):
     async def load(self, command: m.Load) -> m.Chain:
         return await self._pool.ask(command, m.Chain)
 
+    async def load_conversation(self, command: m.LoadConversation) -> m.ConversationTail:
+        return await self._pool.ask(command, m.ConversationTail)
+
+    async def append(self, command: m.AppendTurn) -> m.Appended:
+        return await self._pool.ask(command, m.Appended)
+
+    async def conversation(
+        self,
+        command: m.CreateConversation | m.FetchConversation | m.UpdateConversation | m.DeleteItem,
+    ) -> m.Conversation:
+        return await self._pool.ask(command, m.Conversation)
+
+    async def items(self, command: m.ListItems | m.FetchItem) -> m.ItemPage:
+        return await self._pool.ask(command, m.ItemPage)
+
+    async def change(self, command: m.AddItems | m.DeleteConversation) -> None:
+        await self._pool.ask(command, m.Done)
+
     async def fetch(self, command: m.Fetch) -> m.Stored:
         return await self._pool.ask(command, m.Stored)
 

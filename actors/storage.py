@@ -9,19 +9,24 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
-from turnwire.actors import storage_schema
+from turnwire.actors import conversation_schema, storage_schema
 from turnwire.actors.channel import Listener
 from turnwire.actors.database import open_database
 from turnwire.actors.fenced_writer import Fenced, FencedWriter
 from turnwire.actors.group_commit import GroupCommit
+from turnwire.actors.stored_conversations import (
+    ConversationRead,
+    ConversationWrite,
+    StoredConversations,
+)
 from turnwire.actors.stored_responses import StoredResponses
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ChannelSettings, StorageSettings
 from turnwire.pipelines.protocol.errors import ApiError, Overloaded
 
-SCHEMAS = (storage_schema.SCHEMA,)
+SCHEMAS = (storage_schema.SCHEMA, conversation_schema.SCHEMA)
 """All tables a storage worker keeps, each part with its own migrations."""
 
 Answer = TypeVar("Answer")
@@ -49,6 +54,8 @@ class StorageActor:
             {
                 m.Save: self._write_done,
                 m.Delete: self._write_done,
+                **dict.fromkeys(get_args(ConversationWrite), self._write_answered),
+                **dict.fromkeys(get_args(ConversationRead), self._read_conversation),
                 m.Load: self._load,
                 m.Fetch: self._fetch,
             },
@@ -77,7 +84,10 @@ class StorageActor:
         self._engine = open_database(self._settings.url, "storage", SCHEMAS)
         try:
             self._responses = StoredResponses(self._engine)
-            self._writer = FencedWriter(self._engine, self._slot, self._responses.writes)
+            writes = self._responses.writes
+            self._conversations = StoredConversations(self._engine, self._settings, writes[m.Save])
+            writes = {**writes, **self._conversations.writes}
+            self._writer = FencedWriter(self._engine, self._slot, writes)
         except BaseException:
             self._engine.dispose()
             raise
@@ -102,6 +112,14 @@ class StorageActor:
     async def _write_done(self, command: m.Message, _caller: object) -> m.Done:
         await self._queue.submit(command)
         return m.Done()
+
+    async def _write_answered(self, command: m.Message, _caller: object) -> m.Message:
+        answer = await self._queue.submit(command)
+        assert isinstance(answer, m.Message), "what a write of conversations is answered with"
+        return answer
+
+    async def _read_conversation(self, command: ConversationRead, _caller: object) -> m.Message:
+        return await self._read(lambda: self._conversations.read(command))
 
     async def _load(self, command: m.Load, _caller: object) -> m.Chain:
         return await self._read(lambda: self._responses.load(command))

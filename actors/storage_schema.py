@@ -116,6 +116,11 @@ def stored_turns(row: sa.Row[Any]) -> list[m.StoredTurn]:
     return [*(() if row.context is None else _chain.decode(row.context).turns), turn]
 
 
+def conversation_before(row: sa.Row[Any]) -> str | None:
+    """The conversation whose turns come before the row's, if its snapshot names one."""
+    return None if row.context is None else _chain.decode(row.context).conversation_id
+
+
 def chain_query(tenant: str, response_id: str, max_turns: int) -> sa.Select[Any]:
     """The rows from `response_id` back to its first turn or snapshot, newest first."""
     columns = (responses.c.response_id, responses.c.parent_id, responses.c.context)

@@ -10,7 +10,14 @@ import sqlalchemy as sa
 
 from turnwire.actors.database import missing, persistently
 from turnwire.actors.fenced_writer import Transaction, Write
-from turnwire.actors.storage_schema import chain_query, response_row, responses, stored_turns
+from turnwire.actors.storage_schema import (
+    chain_query,
+    conversation_before,
+    response_row,
+    responses,
+    stored_turns,
+)
+from turnwire.actors.stored_conversations import turns_before
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.protocol.errors import InvalidRequest, NotFound, PreviousResponseNotFound
 
@@ -90,6 +97,16 @@ def _chain(connection: sa.Connection, command: m.Load) -> m.Chain:
             f"{last.parent_id!r} before it was deleted or has expired. Send the input in full.",
             "previous_response_id",
         )
+    conversation_id = conversation_before(last)
+    if conversation_id is not None:
+        turns = turns_before(connection, command.tenant, conversation_id, last.response_id)
+        if turns is None:
+            raise PreviousResponseNotFound(
+                f"Previous response with id {command.response_id!r} cannot be continued: the "
+                f"conversation {conversation_id!r} before it was deleted. Send the input in full.",
+                "previous_response_id",
+            )
+        newest_first.append([*turns])
     return m.Chain(tuple(turn for turns in reversed(newest_first) for turn in turns))
 
 

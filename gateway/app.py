@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from turnwire.gateway import render
+from turnwire.gateway.conversations import conversation_routes
 from turnwire.gateway.http import TurnExchange
 from turnwire.gateway.pages import Pages
 from turnwire.gateway.turns import Serving
@@ -39,6 +40,7 @@ def make_app(serving: Serving) -> Starlette:
             Route(one, pages.guarded(pages.response), methods=["GET"]),
             Route(one, pages.guarded(pages.delete_response), methods=["DELETE"]),
             Route(f"{one}/input_items", pages.guarded(pages.input_items), methods=["GET"]),
+            *conversation_routes(serving, pages.guarded),
             Route("/v1/models", pages.guarded(pages.models), methods=["GET"]),
             Route("/v1/models/{name:path}", pages.guarded(pages.model), methods=["GET"]),
             Route("/metrics", pages.guarded(pages.metrics), methods=["GET"]),

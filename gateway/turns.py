@@ -32,8 +32,9 @@ class Leases(Protocol):
     def shared(self, tenant: str) -> AbstractAsyncContextManager[LeasedConnection]:
         """A connection that HTTP requests of the tenant share."""
 
-    def forget(self, tenant: str, response_id: str) -> None:
-        """No connection of the tenant here continues from that response any more."""
+    def forget(self, tenant: str, response_id: str, conversation_id: str | None = None) -> None:
+        """No connection of the tenant here continues from that response any more, or holds
+        anything for that conversation."""
 
     @property
     def index_bytes(self) -> int:
@@ -45,10 +46,16 @@ class Leases(Protocol):
 
 
 class StoredResponses(Store, Protocol):
-    """Storage as HTTP clients use it. Both raise NotFound."""
+    """Storage as HTTP clients use it. All raise NotFound."""
 
     async def fetch(self, command: m.Fetch) -> m.Stored: ...
     async def delete(self, command: m.Delete) -> None: ...
+    async def conversation(
+        self,
+        command: m.CreateConversation | m.FetchConversation | m.UpdateConversation | m.DeleteItem,
+    ) -> m.Conversation: ...
+    async def items(self, command: m.ListItems | m.FetchItem) -> m.ItemPage: ...
+    async def change(self, command: m.AddItems | m.DeleteConversation) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,11 @@ class StorageSettings(PoolSettings):
     """Where `store: true` responses are kept."""
 
     url: str = "sqlite:///turnwire-data/turnwire.db"
+    max_conversations: PositiveInt = 100_000
+    """Per tenant; creating one more is refused until others are deleted."""
+    max_conversation_items: PositiveInt = 10_000
+    max_conversation_bytes: PositiveInt = 32 * MIB
+    """Items of one conversation, as JSON. A turn that began below these two is still appended."""
 
 
 class BillingSettings(PoolSettings):

@@ -2,7 +2,7 @@
 
 Rule 1: all calls of a connection come one after the other, so a `prepare` sees every earlier end.
 Rule 2: whatever is wrong with a request is an `InvalidRequest`; a parent that is not here is a
-        reply, since it may be stored.
+        reply, since it may be stored, and so is a conversation, since others may add to it.
 Rule 3: the cost of a request depends on what is new in it, not on what came before.
 """
 
@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from turnwire.pipelines import conversations
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ConnectionSettings
 from turnwire.pipelines.continuity import continuation
-from turnwire.pipelines.history import Entry, History
+from turnwire.pipelines.history import ConversationName, Entry, History
 from turnwire.pipelines.lineage import Checkpoint, content_after, content_of, context_of, restored
 from turnwire.pipelines.new_items import NewItems, check
 from turnwire.pipelines.prepared_turn import answered, facts_of, prepared_of
@@ -54,6 +55,7 @@ class _Running:
     head: Head
     parent: Entry | None
     on_socket: bool
+    conversation_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,9 @@ class ConnectionState:
         self._running: dict[str, _Running] = {}
         self._ended: OrderedDict[str, tuple[Prompts, Head]] = OrderedDict()
 
-    def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown | m.ContentUnknown:
+    def prepare(
+        self, command: m.Prepare
+    ) -> m.Prepared | m.ParentUnknown | m.ContentUnknown | m.ConversationAt:
         """Validate, find and pin the parent, render what is new.
 
         Preparing a turn again replaces what was prepared. A continuation that is refused here takes
@@ -116,7 +120,9 @@ class ConnectionState:
             return
         try:
             turn = answered(running.turn, command)
-            self._remembered.add(turn)
+            if running.conversation_id is None:
+                # What is said in a conversation ends with it, and is found by its name.
+                self._remembered.add(turn)
             if self._sampled is not None:
                 self._sampled(PromptCheck(self._tenant, turn, running.prompts, running.head))
             # Over HTTP nothing but a stored response may be continued.
@@ -126,6 +132,14 @@ class ConnectionState:
                 self._ended[command.response_id] = running.prompts, running.head
                 if len(self._ended) > _RECALLABLE:
                     self._ended.popitem(last=False)
+            if running.conversation_id is not None and command.conversation_version:
+                # There it is stored, whatever becomes of the response itself.
+                newest = replace(turn, stored=True, version=command.conversation_version)
+                self.history.unpin(
+                    conversations.remember(
+                        self.history, running.conversation_id, newest, running.parent
+                    )
+                )
         finally:
             if running.parent is not None:
                 self.history.unpin(running.parent)
@@ -140,7 +154,7 @@ class ConnectionState:
             self._evict(command.parent_id, command.lane)
         if running is None or running.parent is None:
             return
-        if command.evict and running.on_socket:
+        if command.evict and running.on_socket and running.conversation_id is None:
             self._evict(running.parent.checkpoint.response_id, running.turn.lane)
         self.history.unpin(running.parent)
 
@@ -159,14 +173,15 @@ class ConnectionState:
         prompts, head = ended
         return prompts.whole(entry.checkpoint, head)
 
-    def count(self, command: m.CountTokens) -> m.TokenCount | m.ParentUnknown:
+    def count(self, command: m.CountTokens) -> m.TokenCount | m.ParentUnknown | m.ConversationAt:
         """How long the prompt of a request would be, as its turn would report it."""
         request = self._parsed(command)
         if isinstance(request, m.ParentUnknown):
             return request
-        parent, repeated = self._before(request, command.chain)
-        if parent is None and request.previous_response_id is not None:
-            return m.ParentUnknown(request.previous_response_id)
+        before = self._before(request, command)
+        if isinstance(before, m.ParentUnknown | m.ConversationAt):
+            return before
+        parent, repeated = before
         try:
             draft = self._draft("", None, command.model, request, parent, repeated)
             prompt, mark = draft.prompts.continued(draft.turn, draft.new.items, draft.head)
@@ -182,18 +197,25 @@ class ConnectionState:
         self.history.forget(response_id)
         self._remembered.forget(response_id)
 
-    def _prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown | m.ContentUnknown:
+    def forget_conversation(self, conversation_id: str) -> None:
+        """The conversation was deleted: nothing is held for it any more."""
+        self.history.forget(ConversationName(conversation_id))
+
+    def _prepare(
+        self, command: m.Prepare
+    ) -> m.Prepared | m.ParentUnknown | m.ContentUnknown | m.ConversationAt:
         request = self._parsed(command)
         if isinstance(request, m.ParentUnknown):
             return request
-        if command.may_ask and request.previous_response_id is None:
+        if command.may_ask and not request.names_what_is_before:
             unknown = self._remembered.unknown(request.input)
             if unknown is not None:
                 return unknown
         self._remembered.learn(command.known)
-        parent, repeated = self._before(request, command.chain)
-        if parent is None and request.previous_response_id is not None:
-            return m.ParentUnknown(request.previous_response_id)
+        before = self._before(request, command)
+        if isinstance(before, m.ParentUnknown | m.ConversationAt):
+            return before
+        parent, repeated = before
         try:
             return self._begin(command, request, parent, repeated)
         except BaseException:
@@ -204,7 +226,7 @@ class ConnectionState:
     def _parsed(self, command: m.Prepare | m.CountTokens) -> Request | m.ParentUnknown:
         transport = command.transport if isinstance(command, m.Prepare) else "http"
         request = self._parser.parse(command.frame, transport)
-        if request.previous_response_id is not None:
+        if request.names_what_is_before:
             return request
         chain = command.chain
         loaded = self._find(chain.turns[-1].response_id, chain) if chain and chain.turns else None
@@ -215,10 +237,17 @@ class ConnectionState:
             return items
         return request if items is request.input else structs.replace(request, input=items)
 
-    def _before(self, request: Request, chain: m.Chain | None) -> tuple[Entry | None, int]:
-        """What the turn continues, pinned; and how much of its input that is already."""
+    def _before(
+        self, request: Request, command: m.Prepare | m.CountTokens
+    ) -> tuple[Entry | None, int] | m.ParentUnknown | m.ConversationAt:
+        """What the turn continues, pinned, and how much of its input that is already; or what must
+        be loaded first."""
+        if request.conversation_id is not None:
+            end = conversations.found(self.history, request.conversation_id, command.conversation)
+            return end if isinstance(end, m.ConversationAt) else (end, 0)
         if request.previous_response_id is not None:
-            return self._find(request.previous_response_id, chain), 0
+            parent = self._find(request.previous_response_id, command.chain)
+            return m.ParentUnknown(request.previous_response_id) if parent is None else (parent, 0)
         known = self._remembered.find(request.input)
         if known is None:
             return None, 0
@@ -253,10 +282,15 @@ class ConnectionState:
         turn = replace(draft.turn, mark=mark)
         facts = facts_of(command.response_id, self._tenant, command.model, request, mark.tokens)
         self._running[command.response_id] = _Running(
-            turn, prompts, head, parent, command.transport == "websocket"
+            turn,
+            prompts,
+            head,
+            parent,
+            command.transport == "websocket",
+            request.conversation_id,
         )
         here = self.history.has_latest(command.lane)
-        came = continuation(request.previous_response_id, request.input, parent_here=here)
+        came = continuation(turn.parent is not None, request.input, parent_here=here)
         return prepared_of(command, request, draft.new, turn, facts, prompt, came)
 
     def _draft(
@@ -273,6 +307,8 @@ class ConnectionState:
             new = check(request.input, context_of(None)).behind(repeated)
         else:
             new = check(request.input, context_of(before))
+        if request.conversation_id is not None:
+            conversations.check_ids(new.items, context_of(before))
         # Reasoning alone shows in a prompt and not in what was said.
         empty = request.generate or not new.items
         content = content_after(content_of(before), new.items, empty=empty)

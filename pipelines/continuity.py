@@ -10,10 +10,10 @@ from turnwire.pipelines.protocol.items import CallOutput, Item, Reasoning, Refer
 
 
 def continuation(
-    previous_response_id: str | None, items: tuple[Item | Reference, ...], *, parent_here: bool
+    continued: bool, items: tuple[Item | Reference, ...], *, parent_here: bool
 ) -> Continuation:
-    """`parent_here`: this connection still knows the response that came last on the lane."""
-    if previous_response_id is not None:
+    """`continued`: the request names what comes before it. `parent_here`: this connection still knows the response that came last on the lane."""
+    if continued:
         return "incremental"
     if not any(map(_answers, items)):
         return "new"

@@ -5,6 +5,7 @@ Beyond that the least recently used are dropped as soon as they exceed a number 
 """
 
 from collections import OrderedDict
+from typing import NamedTuple
 
 from turnwire.pipelines.lineage import Checkpoint
 
@@ -12,12 +13,32 @@ _FORGOTTEN = 256
 """Deleted ids that are remembered, so that a turn which was under way cannot bring one back."""
 
 
+class ConversationName(NamedTuple):
+    """Under which the newest turn of a conversation is found: no id that a client sends is one."""
+
+    conversation_id: str
+
+
+Name = str | ConversationName
+"""A response's id, or that of a conversation."""
+
+
 class Entry:
     """Book-keeping of one checkpoint that is alive: findable, pinned, or parent of one that is."""
 
-    __slots__ = ("checkpoint", "children", "findable", "guards", "parent", "pins", "size_bytes")
+    __slots__ = (
+        "checkpoint",
+        "children",
+        "findable",
+        "guards",
+        "name",
+        "parent",
+        "pins",
+        "size_bytes",
+    )
 
-    def __init__(self, checkpoint: Checkpoint, parent: "Entry | None") -> None:
+    def __init__(self, name: Name, checkpoint: Checkpoint, parent: "Entry | None") -> None:
+        self.name = name
         self.checkpoint = checkpoint
         self.parent = parent
         self.size_bytes = checkpoint.size_bytes
@@ -33,12 +54,12 @@ class History:
 
     def __init__(self, cache_bytes: int) -> None:
         self._cache_bytes = cache_bytes
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[Name, Entry] = {}
         self._latest: dict[str | None, Entry] = {}
-        self._spare: OrderedDict[str, Entry] = OrderedDict()
+        self._spare: OrderedDict[Name, Entry] = OrderedDict()
         """Findable and not guarded, least recently used first."""
         self._alive: dict[int, Entry] = {}
-        self._forgotten: OrderedDict[str, None] = OrderedDict()
+        self._forgotten: OrderedDict[Name, None] = OrderedDict()
         self.held_bytes = 0
         self.spare_bytes = 0
         """The part of `held_bytes` that is no lane's latest nor before one."""
@@ -53,13 +74,13 @@ class History:
         """Is there a response that came last on this lane?"""
         return lane in self._latest
 
-    def pin(self, response_id: str) -> Entry | None:
+    def pin(self, name: Name) -> Entry | None:
         """Find a checkpoint and hold it until `unpin`. It can be found all that time."""
-        entry = self._entries.get(response_id)
+        entry = self._entries.get(name)
         if entry is not None:
             entry.pins += 1
-            if response_id in self._spare:
-                self._spare.move_to_end(response_id)
+            if name in self._spare:
+                self._spare.move_to_end(name)
         return entry
 
     def adopt(self, checkpoint: Checkpoint) -> Entry:
@@ -76,7 +97,7 @@ class History:
         for foreign in reversed(missing):
             if entry is not None:
                 entry.children += 1
-            entry = Entry(foreign, entry)
+            entry = Entry(foreign.response_id, foreign, entry)
             entry.findable, entry.pins = False, 0
             self._alive[id(foreign)] = entry
             self.held_bytes += entry.size_bytes
@@ -90,44 +111,53 @@ class History:
         self._bury(entry)
         self._shrink()
 
-    def add(self, checkpoint: Checkpoint, parent: Entry | None, *, latest: bool) -> Entry:
+    def add(
+        self,
+        checkpoint: Checkpoint,
+        parent: Entry | None,
+        *,
+        latest: bool,
+        name: Name | None = None,
+    ) -> Entry:
         """Make a turn findable; `latest`: as the newest of its lane. Returned pinned.
 
-        `parent` must be pinned. Adding an id again changes nothing; one that was forgotten lives
-        only as long as it is pinned or others hang on it.
+        `parent` must be pinned. `name`: where it is not found by its response. Adding a name again
+        changes nothing; one that was forgotten lives only as long as it is pinned or others hang
+        on it.
         """
-        known = self.pin(checkpoint.response_id)
+        name = name or checkpoint.response_id
+        known = self.pin(name)
         if known is not None:
             return known
-        entry = Entry(checkpoint, parent)
+        entry = Entry(name, checkpoint, parent)
         if parent is not None:
             parent.children += 1
-        self._entries[checkpoint.response_id] = entry
+        self._entries[name] = entry
         self._alive[id(checkpoint)] = entry
-        self._spare[checkpoint.response_id] = entry
+        self._spare[name] = entry
         self.held_bytes += entry.size_bytes
         self.spare_bytes += entry.size_bytes
-        if checkpoint.response_id in self._forgotten:
-            self.evict(checkpoint.response_id)
+        if name in self._forgotten:
+            self.evict(name)
         elif latest:
             self._make_latest(entry)
         self._shrink()
         return entry
 
-    def forget(self, response_id: str) -> None:
+    def forget(self, name: Name) -> None:
         """Make a turn unfindable, now and should it be added later."""
-        self.evict(response_id)
-        self._forgotten[response_id] = None
+        self.evict(name)
+        self._forgotten[name] = None
         if len(self._forgotten) > _FORGOTTEN:
             self._forgotten.popitem(last=False)
 
-    def evict(self, response_id: str) -> None:
+    def evict(self, name: Name) -> None:
         """Make a turn unfindable, be it pinned or the latest. What hangs on it stays whole."""
-        entry = self._entries.pop(response_id, None)
+        entry = self._entries.pop(name, None)
         if entry is None:
             return
         entry.findable = False
-        self._spare.pop(response_id, None)
+        self._spare.pop(name, None)
         if self._latest.get(entry.checkpoint.lane) is entry:
             del self._latest[entry.checkpoint.lane]
             self._unguard(entry)
@@ -156,7 +186,7 @@ class History:
             if entry.guards > 1:
                 return
             self.spare_bytes -= entry.size_bytes
-            self._spare.pop(entry.checkpoint.response_id, None)
+            self._spare.pop(entry.name, None)
             entry = entry.parent
 
     def _unguard(self, entry: Entry | None) -> None:
@@ -166,7 +196,7 @@ class History:
                 return
             self.spare_bytes += entry.size_bytes
             if entry.findable:
-                self._spare[entry.checkpoint.response_id] = entry
+                self._spare[entry.name] = entry
             entry = entry.parent
 
     def _bury(self, entry: Entry | None) -> None:

@@ -113,6 +113,8 @@ class Checkpoint:
     """How much the model was asked to think."""
     content: Content | None = None
     """All that was said up to its end; None: something in it shows in nothing that is said."""
+    version: int = 0
+    """Of the conversation that ends with it, where it is held for one."""
 
     @property
     def size_bytes(self) -> int:

@@ -7,9 +7,11 @@ import msgspec
 
 from turnwire.pipelines.messages import (
     Abort,
+    ConversationAt,
     CountTokens,
     Json,
     Load,
+    LoadConversation,
     ParentUnknown,
     Prepare,
     Prepared,
@@ -20,6 +22,7 @@ from turnwire.pipelines.protocol.codec import parent_named
 from turnwire.pipelines.protocol.errors import (
     InvalidRequest,
     NotFound,
+    Overloaded,
     PreviousResponseNotFound,
 )
 from turnwire.pipelines.turn_request import TurnRequest
@@ -30,10 +33,26 @@ _MAX_LOADS = 32
 Command = TypeVar("Command", Prepare, CountTokens)
 Answer = TypeVar("Answer", Prepared, TokenCount)
 
+_TRIES = 4
+"""A conversation that its actor forgot between two questions is loaded anew."""
 
-async def prepare(command: Prepare, connection: Connection, store: Store, tenant: str) -> Prepared:
-    """Raises what the actor refuses, or PreviousResponseNotFound. The parent is pinned after it."""
-    return await _with_parent(connection.prepare, command, store, tenant)
+
+def _anyone(conversation_id: str) -> None:
+    pass
+
+
+async def prepare(
+    command: Prepare,
+    connection: Connection,
+    store: Store,
+    tenant: str,
+    enter: Callable[[str], None] = _anyone,
+) -> Prepared:
+    """Raises what the actor refuses, or PreviousResponseNotFound. The parent is pinned after it.
+
+    `enter` is told the conversation of the turn before it is loaded; what it raises is raised.
+    """
+    return await _with_parent(connection.prepare, command, store, tenant, enter)
 
 
 async def count(
@@ -44,23 +63,32 @@ async def count(
 
 
 async def _with_parent(
-    ask: Callable[[Command], Awaitable[Answer | ParentUnknown]],
+    ask: Callable[[Command], Awaitable[Answer | ParentUnknown | ConversationAt]],
     command: Command,
     store: Store,
     tenant: str,
+    enter: Callable[[str], None] = _anyone,
 ) -> Answer:
-    answer = await ask(command)
     loaded: set[str] = set()
-    while isinstance(answer, ParentUnknown):
-        if answer.response_id in loaded or len(loaded) == _MAX_LOADS:
-            raise _unknown(answer)
-        try:
-            chain = await store.load(Load(tenant, answer.response_id))
-        except (NotFound, PreviousResponseNotFound):
-            raise _unknown(answer) from None
-        loaded.add(answer.response_id)
-        answer = await ask(msgspec.structs.replace(command, chain=chain))
-    return answer
+    for _ in range(_MAX_LOADS + _TRIES):
+        answer = await ask(command)
+        if isinstance(answer, ParentUnknown):
+            if answer.response_id in loaded or len(loaded) == _MAX_LOADS:
+                raise _unknown(answer)
+            try:
+                chain = await store.load(Load(tenant, answer.response_id))
+            except (NotFound, PreviousResponseNotFound):
+                raise _unknown(answer) from None
+            loaded.add(answer.response_id)
+            command = msgspec.structs.replace(command, chain=chain)
+        elif isinstance(answer, ConversationAt):
+            enter(answer.conversation_id)
+            load = LoadConversation(tenant, answer.conversation_id, answer.version)
+            tail = await store.load_conversation(load)
+            command = msgspec.structs.replace(command, conversation=tail)
+        else:
+            return answer
+    raise Overloaded("The conversation does not stay in memory; try again in a moment.")
 
 
 def given_up(request: TurnRequest, unseen: Json, connection_id: str, evict: bool) -> Abort:

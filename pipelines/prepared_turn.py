@@ -67,6 +67,7 @@ def prepared_of(
     known = echo.key == command.known_echo
     # A parent that nobody named is no part of what is stored: all of the input is.
     parent = None if new.repeated or turn.parent is None or turn.parent.stored else turn.parent
+    kept = request.store or request.conversation_id is not None
     return m.Prepared(
         facts=facts,
         prompt=prompt,
@@ -79,8 +80,8 @@ def prepared_of(
         store=request.store,
         stream=request.stream,
         include=request.include,
-        stored_input=b"[%b]" % new.given_json if request.store else None,
-        stored_context=None if parent is None or not request.store else chain_to(parent),
+        stored_input=b"[%b]" % new.given_json if kept else None,
+        stored_context=_stored_context(request, parent) if request.store else None,
         echo_turn=echo.turn,
         echo_tools=None if known else echo.tools,
         foreign_items=new.foreign,
@@ -89,7 +90,16 @@ def prepared_of(
         namespaced={} if known else request.tools.namespaced,
         custom=() if known else request.tools.custom,
         repeated_items=new.repeated,
+        conversation_id=request.conversation_id,
+        conversation_version=command.conversation.version if command.conversation else 0,
     )
+
+
+def _stored_context(request: Request, parent: Checkpoint | None) -> m.Chain | None:
+    """What came before a turn, as far as the parent's own record does not tell."""
+    if request.conversation_id is not None:
+        return m.Chain((), request.conversation_id)
+    return chain_to(parent) if parent is not None and not parent.stored else None
 
 
 def answered(turn: Checkpoint, command: m.Commit) -> Checkpoint:

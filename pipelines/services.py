@@ -1,8 +1,9 @@
 """What all turns of a gateway share: the outside as roles, a clock, and the numbers to keep."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from turnwire.pipelines.conversations import ConversationTurns
 from turnwire.pipelines.limits import Settlements
 from turnwire.pipelines.ports import Engine, Router, Safety, Store
 
@@ -42,3 +43,4 @@ class Services:
     settlements: Settlements
     clock: Clock
     limits: TurnLimits = TurnLimits()
+    conversations: ConversationTurns = field(default_factory=ConversationTurns)

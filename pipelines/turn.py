@@ -15,7 +15,14 @@ from turnwire.pipelines import messages as m
 from turnwire.pipelines.generation import Generation
 from turnwire.pipelines.open_items import REASONING
 from turnwire.pipelines.preparation import given_up, prepare
-from turnwire.pipelines.protocol.errors import ApiError, Internal, InvalidRequest, Overloaded
+from turnwire.pipelines.protocol.errors import (
+    ApiError,
+    ConversationLocked,
+    Internal,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+)
 from turnwire.pipelines.protocol.responses import echo_of
 from turnwire.pipelines.response_stream import ResponseStream
 from turnwire.pipelines.screening import Screening
@@ -63,6 +70,7 @@ class Turn:
         self._deadline: asyncio.Timeout | None = None
         self._end_error: ApiError | None = None
         self._sent_s = 0.0
+        self._conversation_id: str | None = None
 
     @property
     def created(self) -> bool:
@@ -137,10 +145,16 @@ class Turn:
             transport=request.transport,
             known_echo=memory.echo.key,
         )
-        prepared = await prepare(command, memory.connection, self._services.store, request.tenant)
+        store = self._services.store
+        prepared = await prepare(command, memory.connection, store, request.tenant, self._enter)
         self.stages.passed("prepare")
         self._frame = b""
         return prepared
+
+    def _enter(self, conversation_id: str) -> None:
+        """Raises ConversationLocked."""
+        self._services.conversations.enter(self._request.tenant, conversation_id, self.id)
+        self._conversation_id = conversation_id
 
     def _begin(self, model: m.Model, prepared: m.Prepared) -> Work:
         request, services = self._request, self._services
@@ -243,17 +257,28 @@ class Turn:
         if self._request.timings or work.prepared.facts.metadata.get(TIMINGS) == "1":
             stream.object.with_metadata(TIMINGS, self.stages.json())
         work.unsent += stream.closed(finish, self._clock.today_s())
-        if work.prepared.store:
+        if work.prepared.store or work.prepared.conversation_id is not None:
             self._flush(work)
-            try:
-                await self._services.store.save(work.save(finish))
-            except ApiError as error:
-                message = "The response could not be stored; try again, or send store: false."
-                raise Overloaded(message) from error
+            await self._keep(work, finish)
             self.stages.passed("commit")
         self._flush(work, stream.terminal())
         self._finish = finish
         self._status = stream.status if work.prepared.generate else "warm_up"
+
+    async def _keep(self, work: Work, finish: m.Finish) -> None:
+        """Returns when it is committed, to the responses and to its conversation, as asked for."""
+        store = self._services.store
+        try:
+            if work.prepared.conversation_id is None:
+                await store.save(work.save(finish))
+            else:
+                appended = await store.append(work.append(finish))
+                work.conversation_version = appended.version
+        except (ConversationLocked, NotFound):
+            raise
+        except ApiError as error:
+            message = "The response could not be stored; try again, or send store: false."
+            raise Overloaded(message) from error
 
     async def _aftermath(self, work: Work) -> None:
         """What the client does not wait for: a warm-up's prefill, a verdict still out."""
@@ -307,3 +332,6 @@ class Turn:
             memory.connection.abort(given_up(self._request, self._frame, *where))
         else:
             memory.connection.commit(work.commit(memory.connection_id, self._finish))
+        if self._conversation_id is not None:
+            tenant = self._request.tenant
+            self._services.conversations.leave(tenant, self._conversation_id, self.id)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from turnwire.pipelines.messages import (
+    AppendTurn,
     Commit,
     EngineEvent,
     Finish,
@@ -32,6 +33,8 @@ class Work:
     """Output waits for the verdict."""
     unsent: list[Json] = field(default_factory=list)
     """Events that have their numbers and leave with the next ones."""
+    conversation_version: int = 0
+    """The version that it made of its conversation, once it was appended."""
     parser: OutputParser = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,28 +64,47 @@ class Work:
         """For a response that is closed."""
         prepared, stream, request = self.prepared, self.stream, self.request
         assert stream.response is not None, "the response is closed before it is saved"
-        turn = StoredTurn(
-            response_id=request.response_id,
-            input=prepared.stored_input or b"[]",
-            output=stream.output,
-            model=prepared.facts.model,
-            sampled=stream.sampled,
-            finish=finish,
-        )
         return Save(
             tenant=request.tenant,
             response_id=request.response_id,
             created_at=self.created_at,
             response=stream.response,
-            turn=turn,
+            turn=self._stored_turn(finish),
             parent_id=prepared.parent_id,
             context=prepared.stored_context,
+        )
+
+    def append(self, finish: Finish) -> AppendTurn:
+        """For a response in a conversation: there it is kept also where `store` is false."""
+        prepared = self.prepared
+        assert prepared.conversation_id is not None, "the turn is in a conversation"
+        return AppendTurn(
+            tenant=self.request.tenant,
+            conversation_id=prepared.conversation_id,
+            version=prepared.conversation_version,
+            turn=self._stored_turn(finish),
+            save=self.save(finish) if prepared.store else None,
+        )
+
+    def _stored_turn(self, finish: Finish) -> StoredTurn:
+        return StoredTurn(
+            response_id=self.request.response_id,
+            input=self.prepared.stored_input or b"[]",
+            output=self.stream.output,
+            model=self.prepared.facts.model,
+            sampled=self.stream.sampled,
+            finish=finish,
         )
 
     def commit(self, connection_id: str, finish: Finish) -> Commit:
         stream = self.stream
         return Commit(
-            connection_id, self.request.response_id, stream.output, stream.sampled, finish
+            connection_id,
+            self.request.response_id,
+            stream.output,
+            stream.sampled,
+            finish,
+            conversation_version=self.conversation_version,
         )
 
     def usage(self, status: str) -> UsageRecord:

@@ -6,6 +6,7 @@ import msgspec
 
 from turnwire.pipelines.messages.base import Continuation, Finish, Json, Message, TokenIds
 from turnwire.pipelines.messages.content import KnownTurn
+from turnwire.pipelines.messages.conversations import ConversationTail
 from turnwire.pipelines.messages.inference import Facts, ItemPrompt, Prompt
 from turnwire.pipelines.messages.records import Chain
 from turnwire.pipelines.messages.workers import Model
@@ -45,6 +46,8 @@ class Prepare(Message, frozen=True):
     """`ContentUnknown` may be the answer."""
     known: tuple[KnownTurn, ...] = ()
     """What others knew, after a first answer of `ContentUnknown`."""
+    conversation: ConversationTail | None = None
+    """What was loaded of the conversation, after an answer of `ConversationAt`."""
 
 
 class ParentUnknown(Message, frozen=True):
@@ -73,7 +76,7 @@ class Prepared(Message, frozen=True):
     stream: bool = False
     include: tuple[str, ...] = ()
     stored_input: Json | None = None
-    """With `store`: the new input items, each with an id."""
+    """With `store` or in a conversation: the new input items, each with an id."""
     stored_context: Chain | None = None
     """With `store`, when the parent is not stored: everything before this turn."""
     echo_turn: Json = b""
@@ -92,6 +95,10 @@ class Prepared(Message, frozen=True):
     """Names of custom tools, given when `echo` is."""
     repeated_items: int = 0
     """Input items that were known by their content: the turn costs what the others cost."""
+    conversation_id: str | None = None
+    """The conversation that the turn is appended to, if it comes to an answer."""
+    conversation_version: int = 0
+    """What came before the turn was this version of it."""
 
 
 class Commit(Message, frozen=True):
@@ -104,6 +111,8 @@ class Commit(Message, frozen=True):
     sampled: TokenIds = b""
     finish: Finish = "stop"
     sequence: int = 0
+    conversation_version: int = 0
+    """The version that the turn made of its conversation; 0: it is in none."""
 
 
 class Abort(Message, frozen=True):
@@ -139,6 +148,8 @@ class CountTokens(Message, frozen=True):
     model: Model
     chain: Chain | None = None
     """As in `Prepare`."""
+    conversation: ConversationTail | None = None
+    """As in `Prepare`."""
 
 
 class TokenCount(Message, frozen=True):
@@ -152,3 +163,5 @@ class Forget(Message, frozen=True):
     """A stored response was deleted: the actor lets nobody continue from it. Idempotent."""
 
     response_id: str
+    conversation_id: str | None = None
+    """Where it is not None: a conversation was deleted, and no response."""

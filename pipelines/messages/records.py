@@ -21,6 +21,8 @@ class Chain(Message, frozen=True):
     """A stored response with everything before it, oldest first."""
 
     turns: tuple[StoredTurn, ...]
+    conversation_id: str | None = None
+    """Before `turns` comes what was in this conversation before the turn they lead to."""
 
 
 class Screen(Message, frozen=True):

@@ -69,15 +69,20 @@ class ItemPrompts:
     def continued(
         self, turn: Checkpoint, items: tuple[Item, ...], head: Head
     ) -> tuple[ItemPrompt, Mark]:
-        parent = turn.parent
-        mark = parent.mark if parent is not None else None
-        if parent is None or mark is None or mark.model != self._model:
+        parts, base = [turn.input], turn.parent
+        while base is not None and base.mark is None:
+            # It came from storage, behind turns that may have been sent from here.
+            parts += base.output, base.input
+            base = base.parent
+        mark = base.mark if base is not None else None
+        if base is None or mark is None or mark.model != self._model:
             added = self._all(turn)
             key = next_key(self._root, head.content + added)
             prompt = ItemPrompt(key, b"", added, head.content)
         else:
             # The head is not part of the sequence, so a changed one costs only itself.
-            added = b"[%b]" % joined(parent.output, turn.input)
+            parts.append(base.output)
+            added = b"[%b]" % joined(*reversed(parts))
             changed = None if mark.head == head.key else head.content
             key = next_key(mark.key, (changed or b"") + added)
             prompt = ItemPrompt(key, mark.key, added, changed)

@@ -75,11 +75,13 @@ class TokenPrompts:
     def _kept(self, turn: Checkpoint, head: Head) -> Iterator[tuple[Checkpoint, Mark]]:
         """Turns before this one whose prompts still stand as they were sent, the latest first."""
         asked, base = turn.asked, turn.parent
-        while base is not None and base.mark is not None:
-            if (base.mark.model, base.mark.head) != (self._model, head.key):
-                return
-            if base.mark.tokens and self._stands(base, asked):
-                yield base, base.mark
+        while base is not None:
+            # Without a mark it came from storage, behind turns that may have been sent from here.
+            if base.mark is not None:
+                if (base.mark.model, base.mark.head) != (self._model, head.key):
+                    return
+                if base.mark.tokens and self._stands(base, asked):
+                    yield base, base.mark
             asked = asked or base.asked
             base = base.parent
 

@@ -162,13 +162,18 @@ def decode_envelope(frame: bytes | str) -> Envelope:
 
 def decode_body(frame: bytes) -> Body:
     """The whole create body. Raises InvalidRequest."""
+    return read_document(_bodies.decode, frame)
+
+
+def read_document(decode: Callable[..., T], frame: bytes) -> T:
+    """As `read`, for what has raw members and came from a client as it is."""
     # Raw members are later spliced into text frames, so all of it must be UTF-8.
     if not frame.isascii():
         try:
             frame.decode()
         except UnicodeDecodeError:
             raise InvalidRequest("The request is not valid UTF-8.") from None
-    return read(_bodies.decode, frame)
+    return read(decode, frame)
 
 
 def parent_named(frame: bytes) -> str | None:

@@ -30,6 +30,8 @@ def echo_of(request: Request) -> Echo:
         _json(request.previous_response_id),
         _json(request.metadata),
     )
+    if request.conversation_id is not None:
+        turn += b',"conversation":{"id":%b}' % _json(request.conversation_id)
     return Echo(key, members, tools, turn)
 
 

@@ -9,6 +9,7 @@
     │   ├── StreamLimitReached
     │   ├── ConnectionLimitReached
     │   ├── UnknownEventType
+    │   ├── ConversationLocked
     │   └── ContentRefused
     ├── InvalidApiKey (401)
     ├── Forbidden (403)
@@ -95,6 +96,12 @@ class UnknownEventType(InvalidRequest):
     """A client event whose `type` this server does not know."""
 
     code = "unknown_event_type"
+
+
+class ConversationLocked(InvalidRequest):
+    """Another turn or change of the conversation is under way. Clients try again in a moment."""
+
+    code = "conversation_locked"
 
 
 class ContentRefused(InvalidRequest):

@@ -1,11 +1,13 @@
 """Ids as the API writes them: `prefix_suffix`. Clients drop ids without an underscore."""
 
+import re
 from collections.abc import Callable
 
 RandomBytes = Callable[[int], bytes]
 """Where randomness comes from: `os.urandom` in processes, a counter in tests."""
 
 _SUFFIX_BYTES = 16
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 
 
 def new_id(prefix: str, random_bytes: RandomBytes) -> str:
@@ -23,3 +25,8 @@ def response_of(item_id: str) -> str | None:
     suffix = item_id.partition("_")[2]
     digits = 2 * _SUFFIX_BYTES
     return f"resp_{suffix[:digits]}" if len(suffix) > digits else None
+
+
+def is_plain(id: str) -> bool:
+    """Could it be one that was made here?"""
+    return _PLAIN.match(id) is not None

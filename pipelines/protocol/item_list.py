@@ -1,6 +1,6 @@
-"""The input items of a stored response, a page at a time, as clients list them."""
+"""Items of a stored response or a conversation, a page at a time, as clients list them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -19,6 +19,22 @@ _HAVE_STATUS = frozenset(
         "function_call_output",
         "custom_tool_call",
         "custom_tool_call_output",
+    }
+)
+
+
+LOGPROBS = "message.output_text.logprobs"
+ENCRYPTED = "reasoning.encrypted_content"
+INCLUDABLE = frozenset(
+    {
+        LOGPROBS,
+        ENCRYPTED,
+        "code_interpreter_call.outputs",
+        "computer_call_output.output.image_url",
+        "file_search_call.results",
+        "message.input_image.image_url",
+        "web_search_call.action.sources",
+        "web_search_call.results",
     }
 )
 
@@ -51,6 +67,16 @@ def page_query(given: Mapping[str, str]) -> PageQuery:
     return PageQuery(int(limit), "asc" if order == "asc" else "desc", given.get("after"))
 
 
+def items_of(items: Json) -> tuple[Json, ...]:
+    """The members of a JSON list."""
+    return tuple(map(bytes, _lists.decode(items)))
+
+
+def item_id(item: Json) -> str:
+    """Of an item that has one."""
+    return _named.decode(item).id
+
+
 def item_page(items: Json, query: PageQuery) -> Json:
     """A list object. `items`: a JSON list of items that have ids, oldest first.
 
@@ -61,15 +87,44 @@ def item_page(items: Json, query: PageQuery) -> Json:
         found.reverse()
     begin = 0 if query.after is None else _behind([id for id, _ in found], query.after)
     page = found[begin : begin + query.limit]
+    more = begin + len(page) < len(found)
+    return list_object([item for _, item in page], more=more)
+
+
+def list_object(items: Sequence[Json], *, more: bool, include: frozenset[str] = INCLUDABLE) -> Json:
+    """A page of items that have ids, in their order."""
     return msgspec.json.encode(
         {
             "object": "list",
-            "data": [_shown(msgspec.json.decode(item)) for _, item in page],
-            "first_id": page[0][0] if page else None,
-            "last_id": page[-1][0] if page else None,
-            "has_more": begin + len(page) < len(found),
+            "data": [shown_item(item, include) for item in items],
+            "first_id": item_id(items[0]) if items else None,
+            "last_id": item_id(items[-1]) if items else None,
+            "has_more": more,
         }
     )
+
+
+def shown_item(item: Json, include: frozenset[str] = INCLUDABLE) -> dict[str, Any]:
+    """An item as clients list it, with what is left out unless `include` names it."""
+    shown = _shown(msgspec.json.decode(item))
+    if LOGPROBS not in include and shown["type"] == "message":
+        shown["content"] = [_without(part, "logprobs") for part in shown.get("content") or ()]
+    if ENCRYPTED not in include and shown["type"] == "reasoning":
+        shown = _without(shown, "encrypted_content")
+    return shown
+
+
+def included(names: Iterable[str]) -> frozenset[str]:
+    """The values of `include`. Raises InvalidRequest for one that the API does not have."""
+    asked = frozenset(names)
+    if asked - INCLUDABLE:
+        allowed = ", ".join(sorted(INCLUDABLE))
+        raise InvalidRequest(f"Invalid 'include': expected some of {allowed}.", "include")
+    return asked
+
+
+def _without(given: dict[str, Any], member: str) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name != member}
 
 
 def _behind(ids: list[str], after: str) -> int:

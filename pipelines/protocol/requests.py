@@ -13,10 +13,11 @@ from turnwire.pipelines.protocol.codec import (
     Verbosity,
     check_portable,
     decode_body,
+    opening,
     read,
 )
 from turnwire.pipelines.protocol.errors import InvalidRequest
-from turnwire.pipelines.protocol.ids import RandomBytes
+from turnwire.pipelines.protocol.ids import RandomBytes, is_plain
 from turnwire.pipelines.protocol.items import Item, Reference, characters, parse_input
 from turnwire.pipelines.protocol.tool_choice import parse_tool_choice
 from turnwire.pipelines.protocol.tools import (
@@ -45,6 +46,7 @@ class Request(msgspec.Struct, frozen=True):
 
     model: str
     previous_response_id: str | None
+    conversation_id: str | None
     input: tuple[Item | Reference, ...]
     instructions: Instructions
     tools: Tools
@@ -68,6 +70,10 @@ class Request(msgspec.Struct, frozen=True):
     safety_identifier: str | None
     user: str | None
 
+    @property
+    def names_what_is_before(self) -> bool:
+        return self.previous_response_id is not None or self.conversation_id is not None
+
 
 class _Format(msgspec.Struct, frozen=True):
     type: FormatKind
@@ -77,9 +83,15 @@ class _Format(msgspec.Struct, frozen=True):
     strict: bool | None = None
 
 
+class _Conversation(msgspec.Struct, frozen=True):
+    id: str
+
+
 _texts = msgspec.json.Decoder(dict[str, Raw])
 _verbosities = msgspec.json.Decoder(Verbosity | None)
 _formats = msgspec.json.Decoder(_Format)
+_conversations = msgspec.json.Decoder(_Conversation)
+_strings = msgspec.json.Decoder(str)
 _booleans = msgspec.json.Decoder(bool | None)
 
 
@@ -104,6 +116,7 @@ class RequestParser:
         return Request(
             model=model,
             previous_response_id=body.previous_response_id,
+            conversation_id=_conversation(body),
             input=items,
             instructions=self._instructions.get(body.instructions),
             tools=tools,
@@ -158,16 +171,6 @@ def _prewarms(body: Body) -> bool:
 
 def _refuse_unservable(body: Body) -> None:
     """What would change the answer and cannot be done is refused, never left out silently."""
-    conversation = bytes(body.conversation) != b"null"
-    if conversation and body.previous_response_id is not None:
-        raise InvalidRequest(
-            "'conversation' and 'previous_response_id' cannot be used together.", "conversation"
-        )
-    if conversation:
-        raise InvalidRequest(
-            "Conversations are not kept here: continue with 'previous_response_id'.",
-            "conversation",
-        )
     if bytes(body.prompt) != b"null":
         raise InvalidRequest(
             "No prompt templates are kept here: send 'instructions' and 'input'.", "prompt"
@@ -178,6 +181,25 @@ def _refuse_unservable(body: Body) -> None:
             "connection until the response is complete.",
             "background",
         )
+
+
+def _conversation(body: Body) -> str | None:
+    """`conversation`: an id, or an object with one."""
+    raw = bytes(body.conversation)
+    if raw == b"null":
+        return None
+    if body.previous_response_id is not None:
+        raise InvalidRequest(
+            "'conversation' and 'previous_response_id' cannot be used together.", "conversation"
+        )
+    if opening(body.conversation) == b"{":
+        name = read(_conversations.decode, raw, "conversation").id
+    else:
+        name = read(_strings.decode, raw, "conversation")
+    if not is_plain(name):
+        message = "Invalid 'conversation': expected the id of a conversation, as it was given."
+        raise InvalidRequest(message, "conversation")
+    return name
 
 
 def _reasoning(body: Body) -> Reasoning:

@@ -118,11 +118,13 @@ class LocalConnection:
             tenant, ConnectionSettings(), lambda size: next(random).to_bytes(size, "big")
         )
 
-    async def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown:
+    async def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown | m.ConversationAt:
         await self._world.step("prepare")
         return self.state.prepare(command)
 
-    async def count(self, command: m.CountTokens) -> m.TokenCount | m.ParentUnknown:
+    async def count(
+        self, command: m.CountTokens
+    ) -> m.TokenCount | m.ParentUnknown | m.ConversationAt:
         await self._world.step("count")
         return self.state.count(command)
 
@@ -259,10 +261,14 @@ class FakeLeases:
     index_bytes = 0
     prompt_checks = 0, 0
 
-    def forget(self, tenant: str, response_id: str) -> None:
+    def forget(self, tenant: str, response_id: str, conversation_id: str | None = None) -> None:
         for connection in (*self._open, *self._shared.values()):
-            if connection.tenant == tenant:
+            if connection.tenant != tenant:
+                continue
+            if conversation_id is None:
                 connection.state.forget(response_id)
+            else:
+                connection.state.forget_conversation(conversation_id)
 
     @asynccontextmanager
     async def lease(self, tenant: str) -> AsyncIterator[LocalConnection]:
