@@ -110,7 +110,8 @@ class ConnectionPool:
     def forget(self, tenant: str, response_id: str, conversation_id: str | None = None) -> None:
         """No connection of `tenant` here continues from the response any more.
 
-        With a `conversation_id`: none holds anything for that conversation. In order: a turn that is prepared after this call does not find it.
+        With a `conversation_id`: none holds anything for that conversation. In order: a turn
+        that is prepared after this call does not find it.
         """
         self._conversations.forget(tenant, response_id)
         for actor_id, actor in tuple(self._leasing.ready.items()):

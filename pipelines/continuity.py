@@ -12,7 +12,8 @@ from turnwire.pipelines.protocol.items import CallOutput, Item, Reasoning, Refer
 def continuation(
     continued: bool, items: tuple[Item | Reference, ...], *, parent_here: bool
 ) -> Continuation:
-    """`continued`: the request names what comes before it. `parent_here`: this connection still knows the response that came last on the lane."""
+    """`continued`: the request names what is before it. `parent_here`: this connection still
+    knows the response that came last on the lane."""
     if continued:
         return "incremental"
     if not any(map(_answers, items)):

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import orjson
+from local_conversations import LocalConversations
 
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ConnectionSettings
@@ -110,10 +111,11 @@ class LocalConnection:
     """A connection actor's core in this process."""
 
     def __init__(self, world: World, tenant: str = "local") -> None:
-        self.id = f"conn_{next(world.ids)}"
+        number = next(world.ids)
+        self.id = f"conn_{number}"
         self.tenant = tenant
         self._world = world
-        random = itertools.count(1)
+        random = itertools.count(1 + 100_000 * number)
         self.state = ConnectionState(
             tenant, ConnectionSettings(), lambda size: next(random).to_bytes(size, "big")
         )
@@ -200,8 +202,19 @@ class FakeSafety:
 
 
 @dataclass
-class FakeStore:
+class FakeStore(LocalConversations):
     world: World
+
+    async def append(self, command: m.AppendTurn) -> m.Appended:
+        await self.world.step("append")
+        appended = await super().append(command)
+        if command.save is not None:
+            self.world.saved[command.save.response_id] = command.save
+        return appended
+
+    async def load_conversation(self, command: m.LoadConversation) -> m.ConversationTail:
+        await self.world.step("load conversation")
+        return await super().load_conversation(command)
 
     async def save(self, command: m.Save) -> None:
         await self.world.step("save")
@@ -219,6 +232,8 @@ class FakeStore:
             response_id = save.parent_id
             if save.context is not None:
                 turns[:0] = save.context.turns
+                if save.context.conversation_id is not None:
+                    turns[:0] = self.before(save)
                 break
         return m.Chain(tuple(turns))
 
