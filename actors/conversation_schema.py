@@ -102,7 +102,7 @@ def _create(op: "Operations") -> None:
     )
 
 
-SCHEMA = Schema("conversations", metadata, (_create,))
+SCHEMA = Schema("conversation", metadata, (_create,))
 
 
 def turn_row(place: dict[str, str], version: int, turn: m.StoredTurn) -> dict[str, Any]:

@@ -20,7 +20,14 @@ NEVER = {
     "gateway": {"sqlalchemy", "xllamacpp"},
     "cluster": set(),
 }
-DATABASE = {"database", "database_postgres", "fenced_writer", "ledger", "stored_responses"}
+DATABASE = {
+    "database",
+    "database_postgres",
+    "fenced_writer",
+    "ledger",
+    "stored_conversations",
+    "stored_responses",
+}
 FILES = sorted(file for package in BELOW for file in (ROOT / package).rglob("*.py"))
 
 

@@ -285,9 +285,8 @@ async def test_a_turn_whose_conversation_changed_elsewhere_fails_and_adds_nothin
     store: Any = town.gateway._serving.ports.store
 
     def elsewhere(command: m.Generate) -> list[Any]:
-        with store._open() as (stored, connection):
-            item = b'{"type":"message","id":"msg_x","role":"user","content":"between"}'
-            stored.change(connection, m.AddItems("local", conversation_id, "add_x", (item,)))
+        item = b'{"type":"message","id":"msg_x","role":"user","content":"between"}'
+        store.ask(m.AddItems("local", conversation_id, "add_x", (item,)))
         return says("late")
 
     town.world.script = elsewhere
