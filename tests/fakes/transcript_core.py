@@ -9,6 +9,9 @@ What a `!` line may say:
     resp_1 evaluated            the prefill of a warm-up is over
     resp_1 fail overloaded      the engine fails (also: internal, bug, ...)
     resp_1 prompt               show what the engine was to read
+    conv_1 made                 a conversation is there, of the tenant of the moment
+    conv_1 gains "Hello"        another client adds a message (also: deleted)
+    conv_1 items                show what is in it
     clock 15                    seconds pass
     drop, 2 drop                the client is gone, without a close frame
     binary                      the client sends a binary frame
@@ -157,6 +160,8 @@ class Core:
             self._client(line.connection).receive(frame, f"resp_{self._frames}")
         elif first.startswith("resp_"):
             self._direct(first, *words.partition(" ")[::2])
+        elif first.startswith("conv_"):
+            self._converse(first, *words.partition(" ")[::2])
         elif first.isdecimal():
             self._occur(words, "", int(first))
         else:
@@ -228,6 +233,25 @@ class Core:
         key = texts[-1].partition("recall:")[2]
         sought = f"remember:{key}="
         return next((t.partition(sought)[2] for t in texts if sought in t), "unknown")
+
+    def _converse(self, conversation_id: str, verb: str, words: str) -> None:
+        where = self._tenant, conversation_id
+        match verb:
+            case "made":
+                self._store.ask(m.CreateConversation(*where, 0, {}))
+            case "gains":
+                content = orjson.loads(words)
+                message = {"type": "message", "id": f"msg_{content}", "role": "user"}
+                item = orjson.dumps(message | {"content": content})
+                self._store.ask(m.AddItems(*where, f"add_{content}", (item,)))
+            case "deleted":
+                self._store.ask(m.DeleteConversation(*where))
+            case "items":
+                page = self._store.ask(m.ListItems(*where, 100, descending=False))
+                held = map(_words, map(orjson.loads, page.items))
+                self._told(f"{conversation_id} holds {' | '.join(held)}".rstrip())
+            case _:
+                raise AssertionError(f"there is no directive {verb!r}")
 
     # --- the rest of the world --------------------------------------------------------------------
 
