@@ -290,7 +290,9 @@ class ConnectionState:
             request.conversation_id,
         )
         here = self.history.has_latest(command.lane)
-        came = continuation(turn.parent is not None, request.input, parent_here=here)
+        named = request.previous_response_id is not None or request.conversation_id is not None
+        continued = named and parent is not None
+        came = continuation(continued, request.input, parent_here=here)
         return prepared_of(command, request, draft.new, turn, facts, prompt, came)
 
     def _draft(
