@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from gateway_worlds import Opener, Town, turn
 from openai.types.conversations import Conversation, ConversationItemList
 from openai.types.responses import Response
 from scripted_ports import World, create, says
+from simulated_ports import SimulatedPorts
 
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import GatewaySettings, SafetySettings, StorageSettings
@@ -198,6 +200,25 @@ async def test_items_added_by_hand_come_after_the_prompt_that_is_held(
     third = town.world.generated[2].prompt
     assert third.prefix_key == b""
     assert len(orjson.loads(third.items)) == 5
+
+
+@pytest.mark.parametrize("transport", ["http", "websocket"])
+async def test_what_was_said_before_is_not_evaluated_again(opener: Opener, transport: str) -> None:
+    town = await opener.open(simulated=SimulatedPorts())
+    async with town.httpx() as client, town.connect() as socket:
+        conversation_id = await made(client, items=[HELLO | {"content": "remember:COLOUR=teal"}])
+        usages, answers = [], []
+        for question in ("One.", "Two.", "recall:COLOUR"):
+            fields = {"model": "sim-max", "conversation": conversation_id, "input": question}
+            if transport == "http":
+                response = (await create_turn(client, **fields)).json()
+            else:
+                response = (await turn(socket, **fields))[-1]["response"]
+            usages.append(response["usage"])
+            answers.append(response["output"][0]["content"][0]["text"])
+        assert answers[-1] == "teal"
+        for before, after in pairwise(usages):
+            assert after["input_tokens_details"]["cached_tokens"] == before["input_tokens"]
 
 
 async def test_a_response_of_a_conversation_can_be_a_parent(
