@@ -25,8 +25,8 @@ GREEDY: dict[str, Any] = {"temperature": 0.0, "max_output_tokens": 16, "store": 
 
 
 @pytest.fixture
-def client(smollm2_server: RunningServer) -> Iterator[OpenAI]:
-    with OpenAI(base_url=smollm2_server.url, api_key="none", max_retries=0) as made:
+def client(server: RunningServer) -> Iterator[OpenAI]:
+    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as made:
         yield made
 
 
@@ -106,9 +106,9 @@ def test_a_dialogue_over_a_websocket_evaluates_only_what_is_new(client: OpenAI) 
 
 
 async def test_many_turns_of_one_conversation_at_once_never_interleave(
-    smollm2_server: RunningServer,
+    server: RunningServer,
 ) -> None:
-    async with AsyncOpenAI(base_url=smollm2_server.url, api_key="none", max_retries=0) as client:
+    async with AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
         made = await client.conversations.create()
 
         async def until_taken(number: int) -> None:
