@@ -290,8 +290,7 @@ class ConnectionState:
             request.conversation_id,
         )
         here = self.history.has_latest(command.lane)
-        named = request.previous_response_id is not None or request.conversation_id is not None
-        continued = named and parent is not None
+        continued = request.names_what_is_before and parent is not None
         came = continuation(continued, request.input, parent_here=here)
         return prepared_of(command, request, draft.new, turn, facts, prompt, came)
 
