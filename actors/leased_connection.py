@@ -49,6 +49,7 @@ class LeasedConnection(Connection):
         self._link: ActorLink | None = None
         self._channel: Channel | None = None
         self._up = asyncio.Event()
+        self._told = asyncio.Event()
         self._unacknowledged: dict[int, m.Message] = {}
         self._sequence = 0
 
@@ -90,6 +91,11 @@ class LeasedConnection(Connection):
 
     def abort(self, command: m.Abort) -> None:
         self._deliver(command)
+
+    async def told(self) -> None:
+        while self._unacknowledged:
+            self._told.clear()
+            await self._told.wait()
 
     @property
     def owed(self) -> int:
@@ -182,3 +188,5 @@ class LeasedConnection(Connection):
         if error is not None:
             _log.error("connection.command_refused %s: %s", self.id, type(error).__name__)
         self._unacknowledged.pop(sequence, None)
+        if not self._unacknowledged:
+            self._told.set()

@@ -6,6 +6,7 @@ No text, and no error text that could quote it, is kept or logged.
 import asyncio
 import logging
 import os
+import sys
 import time
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
@@ -91,7 +92,7 @@ class SafetyActor:
 
     def _look(self, command: m.Screen, stop: Event, until_s: float) -> m.Screened:
         """In a thread. A text too long, too late or unwanted leaves the verdict incomplete."""
-        text = excerpt(command.texts, self._settings.max_bytes)
+        text = excerpt(command.texts, sys.maxsize if command.whole else self._settings.max_bytes)
         findings = Findings(complete=text.complete)
         for chunk in text.chunks:
             if stop.is_set() or time.monotonic() > until_s:

@@ -47,6 +47,10 @@ class LedgerPort(Ledger):
         """Records not yet acknowledged."""
         return len(self._backlog)
 
+    async def settled(self) -> None:
+        self._hurry.set()
+        await self._empty.wait()
+
     async def drain(self, deadline_s: float) -> int:
         """Wait until every record is acknowledged; how many are not when the time is up."""
         self._hurry.set()

@@ -16,6 +16,7 @@ TERMINALS = tuple(
     b'"type":"%b"' % name
     for name in (b"response.completed", b"response.failed", b"response.incomplete", b"error")
 )
+_OUTPUT = b'"type":"response.output_'
 _NEAR = 160
 """The type of an event stands among its first bytes."""
 
@@ -38,18 +39,23 @@ TOOLS = [
 OUTPUT = ("def step(self, key): return table[key] if key in table else None\n" * 40)[:2048]
 
 
-def codex_frame(input: list[dict[str, Any]], parent: str | None) -> bytes:
+def codex_frame(
+    input: list[dict[str, Any]],
+    parent: str | None,
+    model: str = "sim-max",
+    **metadata: str,
+) -> bytes:
     """A turn as Codex sends it: 17 KB of instructions, 19 KB of tools, and what is new."""
     return orjson.dumps(
         {
             "type": "response.create",
-            "model": "sim-max",
+            "model": model,
             "instructions": INSTRUCTIONS,
             "tools": TOOLS,
             "tool_choice": "auto",
             "store": False,
             "stream": True,
-            "metadata": {"sim.tool_turns": "10000"},
+            "metadata": {"sim.tool_turns": "10000"} | metadata,
             "input": input,
             "previous_response_id": parent,
         }
@@ -73,6 +79,8 @@ def next_input(response: dict[str, Any]) -> list[dict[str, Any]]:
 class Turn:
     """One turn as the client saw it, in seconds since it was sent."""
 
+    first_s: float = 0.0
+    """When there was output."""
     ended_s: float = 0.0
     response: dict[str, Any] = field(default_factory=dict)
     deltas: list[tuple[float, int]] = field(default_factory=list)
@@ -100,6 +108,8 @@ class Connection(WSListener):
         now_s = time.perf_counter() - self._begin_s
         payload = frame.get_payload_as_bytes()
         near = payload[:_NEAR]
+        if not self._turn.first_s and _OUTPUT in near:
+            self._turn.first_s = now_s
         if self._keep_deltas and b"output_text.delta" in near:
             self._turn.deltas.append((now_s, len(orjson.loads(payload)["delta"])))
         elif any(name in near for name in self._terminals):
@@ -139,8 +149,9 @@ async def connected(
     *,
     keep_deltas: bool = False,
     terminals: tuple[bytes, ...] = TERMINALS,
+    headers: dict[str, str] | None = None,
 ) -> AsyncIterator[Connection]:
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers = (headers or {}) | ({"Authorization": f"Bearer {key}"} if key else {})
     secure = ssl.create_default_context() if url.startswith("wss:") else None
     connection = Connection(keep_deltas, terminals)
     await ws_connect(

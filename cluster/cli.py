@@ -61,6 +61,9 @@ def serve(
     with Progress(err, out) as progress:
         try:
             settings = load(os.environ, config, _flags(host, port, ray_address, data))
+            if chosen := settings.ablation.model_dump(exclude_defaults=True):
+                names = ", ".join(f"ablation.{name}" for name in chosen)
+                err.print(f"turnwire: {names}: for measuring only, turns cost more", markup=False)
             code = server.run(settings, progress.reporter(), log_level)
         except SettingsError as error:
             _fail(progress, str(error), BAD_SETTINGS)

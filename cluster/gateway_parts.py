@@ -54,7 +54,9 @@ class GatewayParts:
             ready=self._ready,
         )
         sharers = place.folder if settings.gateway.replicas > 1 else ""
-        self._gateway = Gateway(settings.gateway, settings.safety, ports, sharers)
+        self._gateway = Gateway(
+            settings.gateway, settings.safety, ports, sharers, settings.ablation
+        )
         self._blocks = AsyncExitStack()
 
     async def start(self) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from turnwire.pipelines.config import (
     BUNDLED,
     DEFAULT_MODELS,
     MIB,
+    AblationSettings,
     BillingSettings,
     ChannelSettings,
     ConnectionSettings,
@@ -56,6 +57,7 @@ class Settings(Section):
     storage: StorageSettings = StorageSettings()
     billing: BillingSettings = BillingSettings()
     channel: ChannelSettings = ChannelSettings()
+    ablation: AblationSettings = AblationSettings()
     models: tuple[ModelSettings, ...] = DEFAULT_MODELS
     ray: RaySettings = RaySettings()
     data: str = "turnwire-data"

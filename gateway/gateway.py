@@ -9,7 +9,7 @@ from turnwire.gateway.app import make_app
 from turnwire.gateway.auth import Door, load_keys
 from turnwire.gateway.server import Server
 from turnwire.gateway.turns import Ports, Serving
-from turnwire.pipelines.config import GatewaySettings, SafetySettings
+from turnwire.pipelines.config import AblationSettings, GatewaySettings, SafetySettings
 
 _TICK_S = 1.0
 _FAREWELL_S = 2.0
@@ -22,14 +22,20 @@ class Gateway:
     """`start`, then `drain` if there is time, then `close`; or a block, which closes."""
 
     def __init__(
-        self, settings: GatewaySettings, safety: SafetySettings, ports: Ports, sharers: str = ""
+        self,
+        settings: GatewaySettings,
+        safety: SafetySettings,
+        ports: Ports,
+        sharers: str = "",
+        ablation: AblationSettings | None = None,
     ) -> None:
         """`sharers` names the gateways that listen on one port together; empty: this one alone.
 
         Raises ValueError for a keyless server that others could reach, or a bad key file.
         """
         self._settings = settings
-        self._serving = Serving(settings, safety, ports, Door(settings, load_keys(settings)))
+        door = Door(settings, load_keys(settings))
+        self._serving = Serving(settings, safety, ports, door, ablation or AblationSettings())
         self._server = Server(make_app(self._serving), self._serving, sharers)
         self._ticker: asyncio.Task[None] | None = None
         self.address = (settings.host, settings.port)

@@ -150,7 +150,7 @@ class TurnExchange:
                     received_s=self._serving.clock.now_s(),
                     began_s=began_s,
                 )
-                memory = self._serving.memory(leased)
+                memory = self._serving.memory(leased, request.headers)
                 self._turn = Turn(turn_request, memory, self._serving.services, outbox)
                 # From here on the turn alone keeps the body, and only until it is prepared.
                 del body, turn_request

@@ -63,7 +63,9 @@ class Pages:
                     model=decode_envelope(body).model,
                     transport="http",
                 )
-                tokens = await input_tokens(counted, serving.memory(leased), serving.services)
+                tokens = await input_tokens(
+                    counted, serving.memory(leased, request.headers), serving.services
+                )
         finally:
             serving.places.give_back()
         return {"object": "response.input_tokens", "input_tokens": tokens}

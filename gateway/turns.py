@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -11,12 +11,15 @@ from typing import Protocol
 from turnwire.gateway.auth import Door
 from turnwire.gateway.observation import Observation
 from turnwire.pipelines import messages as m
-from turnwire.pipelines.config import GatewaySettings, SafetySettings
+from turnwire.pipelines.ablation import ablated
+from turnwire.pipelines.config import AblationSettings, GatewaySettings, SafetySettings
 from turnwire.pipelines.limits import ByteBudget, Places, Settlements
 from turnwire.pipelines.ports import Connection, Engine, Ledger, Router, Safety, Store
 from turnwire.pipelines.routes import Routes
 from turnwire.pipelines.services import Services, TurnLimits
 from turnwire.pipelines.turn_request import Memory
+
+ABLATION_HEADER = "x-turnwire-ablation"
 
 
 class LeasedConnection(Connection, Protocol):
@@ -136,11 +139,17 @@ class Serving:
     """What all connections of one gateway share."""
 
     def __init__(
-        self, settings: GatewaySettings, safety: SafetySettings, ports: Ports, door: Door
+        self,
+        settings: GatewaySettings,
+        safety: SafetySettings,
+        ports: Ports,
+        door: Door,
+        ablation: AblationSettings,
     ) -> None:
         self.settings = settings
         self.ports = ports
         self.door = door
+        self._ablation = ablation
         self.clock = SystemClock()
         self.inbound = ByteBudget(settings.inbound_bytes)
         self.places = Places(settings.max_connections)
@@ -171,5 +180,8 @@ class Serving:
     def response_id(self) -> str:
         return f"resp_{secrets.token_hex(16)}"
 
-    def memory(self, connection: LeasedConnection) -> Memory:
-        return Memory(connection, connection.id, Routes(self.ports.router, self.clock))
+    def memory(self, connection: LeasedConnection, headers: Mapping[str, str]) -> Memory:
+        """`headers`: those of the upgrade or the request."""
+        leaves_out = ablated(self._ablation, headers.get(ABLATION_HEADER, ""))
+        routes = Routes(self.ports.router, self.clock)
+        return Memory(connection, connection.id, routes, ablated=leaves_out)

@@ -118,7 +118,7 @@ class SocketClient:
         self.wire: SocketWire = websocket.scope["state"][WIRE]
         self._serving = serving
         self._principal = principal
-        self._memory = serving.memory(leased)
+        self._memory = serving.memory(leased, websocket.headers)
         self._caller = caller_of(websocket.headers, "websocket", principal.tenant, leased.id)
         self._timings = websocket.headers.get(TIMINGS_HEADER) == "1"
         self._clock = serving.clock

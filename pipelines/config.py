@@ -182,6 +182,25 @@ class BillingSettings(PoolSettings):
     """Records a gateway keeps while billing is away; then it refuses new turns."""
 
 
+class AblationSettings(Section):
+    """Savings that are left out, to see what each buys (`docs/timings.md`). Never in production."""
+
+    token_cache: bool = False
+    """The whole conversation is rendered and tokenized with each turn; no content is recognized."""
+    validation: bool = False
+    """The whole conversation is checked with each turn; tools and instructions are parsed anew."""
+    screening: bool = False
+    """The whole conversation is screened with each turn."""
+    route: bool = False
+    """The worker is looked up with each turn."""
+    delta: bool = False
+    """The whole prompt is sent with each turn, and its worker uses nothing it holds."""
+    settlement: bool = False
+    """A turn ends when its end is known to the connection's actor and to the ledger."""
+    by_header: bool = False
+    """Clients may leave out more, with the header `X-Turnwire-Ablation`: for benchmarks."""
+
+
 class LlamaSettings(Section):
     """llama.cpp in the worker's own process."""
 

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from turnwire.pipelines import conversations
 from turnwire.pipelines import messages as m
+from turnwire.pipelines.ablation import all_text, unrendered, validated_again
 from turnwire.pipelines.config import ConnectionSettings
 from turnwire.pipelines.continuity import continuation
 from turnwire.pipelines.history import ConversationName, Entry, History
@@ -89,7 +90,8 @@ class ConnectionState:
         self._tenant = tenant
         self._settings = settings
         self._formats = formats
-        self._parser = RequestParser(random_bytes, settings.max_input_characters)
+        self._random_bytes = random_bytes
+        self._parser = self._new_parser()
         self._heads = HeadCache()
         self._running: dict[str, _Running] = {}
         self._ended: OrderedDict[str, tuple[Prompts, Head]] = OrderedDict()
@@ -207,7 +209,8 @@ class ConnectionState:
         request = self._parsed(command)
         if isinstance(request, m.ParentUnknown):
             return request
-        if command.may_ask and not request.names_what_is_before:
+        asks_others = command.may_ask and "token_cache" not in command.ablated
+        if asks_others and not request.names_what_is_before:
             unknown = self._remembered.unknown(request.input)
             if unknown is not None:
                 return unknown
@@ -225,7 +228,8 @@ class ConnectionState:
 
     def _parsed(self, command: m.Prepare | m.CountTokens) -> Request | m.ParentUnknown:
         transport = command.transport if isinstance(command, m.Prepare) else "http"
-        request = self._parser.parse(command.frame, transport)
+        parser = self._new_parser() if "validation" in _left_out(command) else self._parser
+        request = parser.parse(command.frame, transport)
         if request.names_what_is_before:
             return request
         chain = command.chain
@@ -249,7 +253,7 @@ class ConnectionState:
             parent = self._find(request.previous_response_id, command.chain)
             return m.ParentUnknown(request.previous_response_id) if parent is None else (parent, 0)
         known = self._remembered.find(request.input)
-        if known is None:
+        if known is None or "token_cache" in _left_out(command):
             return None, 0
         repeated, turn = known
         return self.history.adopt(turn), repeated
@@ -280,6 +284,8 @@ class ConnectionState:
         prompts, head = draft.prompts, draft.head
         prompt, mark = prompts.continued(draft.turn, draft.new.items, head)
         turn = replace(draft.turn, mark=mark)
+        if command.ablated:
+            prompt, draft = self._again(command, request, replace(draft, turn=turn), prompt)
         facts = facts_of(command.response_id, self._tenant, command.model, request, mark.tokens)
         self._running[command.response_id] = _Running(
             turn,
@@ -338,6 +344,26 @@ class ConnectionState:
         )
         return _Draft(turn, new, prompts, head)
 
+    def _again(
+        self, command: m.Prepare, request: Request, draft: _Draft, prompt: m.Prompt
+    ) -> tuple[m.Prompt, _Draft]:
+        """What of the whole conversation is done again, although it is known."""
+        turn, new, prompts, head = draft.turn, draft.new, draft.prompts, draft.head
+        if "validation" in command.ablated:
+            validated_again(turn)
+        if "token_cache" in command.ablated:
+            leading = turn.context.leading
+            prompts.head(request.instructions, request.tools, leading, turn.effort)
+            prompts.whole(unrendered(turn), head)
+        if "screening" in command.ablated:
+            new = replace(new, texts=all_text(turn, new.texts))
+        if "delta" in command.ablated:
+            prompt = prompts.whole(turn, head)
+        return prompt, replace(draft, new=new)
+
+    def _new_parser(self) -> RequestParser:
+        return RequestParser(self._random_bytes, self._settings.max_input_characters)
+
     def _prompts(self, model: m.Model) -> Prompts:
         if model.form == "items":
             return ItemPrompts(self._tenant, model.name)
@@ -358,3 +384,7 @@ class ConnectionState:
         if entry.checkpoint.lane == lane:
             self.history.evict(response_id)
         self.history.unpin(entry)
+
+
+def _left_out(command: m.Prepare | m.CountTokens) -> tuple[str, ...]:
+    return command.ablated if isinstance(command, m.Prepare) else ()

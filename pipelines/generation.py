@@ -106,7 +106,8 @@ class Generation:
 
     async def _attempt(self, route: Route, prompt: Prompt, take: Take) -> Finish | None:
         """None: the worker does not hold the prompt's prefix."""
-        command = Generate(self.work.prepared.facts, prompt, self.warm_up)
+        cold = "delta" in self.memory.ablated
+        command = Generate(self.work.prepared.facts, prompt, self.warm_up, cold)
         async with self.services.engine.generate(route.worker, command) as batches:
             self.sent()
             async for batch in batches:

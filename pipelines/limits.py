@@ -67,6 +67,10 @@ class Settlements:
         self._owed.append(record)
         self.deliver()
 
+    async def settled(self) -> None:
+        """Returns when all that the ledger took is written."""
+        await self._ledger.settled()
+
     @property
     def owed(self) -> int:
         return len(self._owed)

@@ -26,6 +26,9 @@ class Connection(Protocol):
     def abort(self, command: m.Abort) -> None:
         """As `commit`."""
 
+    async def told(self) -> None:
+        """Returns when every commit and abort was carried out."""
+
 
 class Router(Protocol):
     """Model names to live workers."""
@@ -61,3 +64,6 @@ class Store(Protocol):
 class Ledger(Protocol):
     def settle(self, record: m.UsageRecord) -> None:
         """Take the record into the bounded backlog; never waits. Overloaded when it is full."""
+
+    async def settled(self) -> None:
+        """Returns when every record is in the ledger, which nothing delays from now on."""

@@ -93,17 +93,16 @@ class Turn:
                 await self._respond(work)
                 self._release()
                 self.stages.passed("commit")
+                if "settlement" in self._memory.ablated:
+                    await self._settled(work)
                 await self._aftermath(work)
         except ApiError as error:
             self._evict = error.status not in _KEEPS_PARENT
             raise
         finally:
             self._release()
-            if self._work is not None:
-                self.usage = self._work.usage(self._status)
-                self.stages.resumed()
-                self._services.settlements.settle(self.usage)
-                self.stages.passed("settle")
+            if self._work is not None and self.usage is None:
+                self._settle(self._work)
 
     def end(self, error: ApiError) -> None:
         """End the response as failed with `error`, as soon as it exists."""
@@ -126,7 +125,7 @@ class Turn:
             raise InvalidRequest("The field 'model' is required.", "model")
         # A model whose worker just went away is still known: its turn is created first and then
         # waits for another worker, because clients try again after that refusal only.
-        model = routes.model(name)
+        model = None if "route" in self._memory.ablated else routes.model(name)
         if model is None:
             give_up_s = self._clock.now_s() + self._services.limits.worker_wait_s
             model = (await routes.find(name, give_up_s)).model
@@ -144,6 +143,7 @@ class Turn:
             lane=request.lane,
             transport=request.transport,
             known_echo=memory.echo.key,
+            ablated=memory.ablated,
         )
         store = self._services.store
         prepared = await prepare(command, memory.connection, store, request.tenant, self._enter)
@@ -171,9 +171,10 @@ class Turn:
             trim_echo=services.limits.trim_echo,
             reasoning=REASONING[services.limits.reasoning_events],
         )
+        whole = "screening" in self._memory.ablated
         screening = Screening(
             services.safety,
-            m.Screen(self.id, request.tenant, prepared.new_text),
+            m.Screen(self.id, request.tenant, prepared.new_text, whole),
             services.limits.policy,
             services.limits.screen_s,
             self.stages,
@@ -307,6 +308,21 @@ class Turn:
                     await Generation(self._services, self._memory, work, warm_up=True).run(take)
         finally:
             self._deadline = None
+
+    def _settle(self, work: Work) -> None:
+        self.stages.resumed()
+        self.usage = work.usage(self._status)
+        self._services.settlements.settle(self.usage)
+        self.stages.passed("settle")
+
+    async def _settled(self, work: Work) -> None:
+        """The end is known to all who must know it: only to see what not waiting for it buys."""
+        await self._memory.connection.told()
+        self.stages.passed("commit")
+        await work.screening.verdict()
+        self._settle(work)
+        await self._services.settlements.settled()
+        self.stages.passed("settle")
 
     def _expire(self) -> None:
         if self._deadline is not None and not self._deadline.expired():

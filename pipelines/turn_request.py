@@ -36,6 +36,8 @@ class Memory:
     routes: Routes
     echo: Echo = field(default_factory=Echo)
     aftermaths: int = 0
+    ablated: tuple[str, ...] = ()
+    """Savings that are left out here (`pipelines/ablation.py`)."""
 
 
 class Listener(Protocol):

@@ -176,6 +176,7 @@ class LlamaEngine:
             output_limit=min(facts.max_output_tokens, self._model.context_window - len(prompt)),
             sampling=facts.sampling,
             warm_up=command.warm_up,
+            cold=command.cold,
             guide=guide,
             logprobs=facts.logprobs,
         )

@@ -214,6 +214,8 @@ class Scheduler(Generic[S]):
         stream.waited_us = round((time.monotonic() - stream.submitted_s) * 1e6)
         source = self._state_of(placement.source)
         keep = 0 if placement.source is not None and source is None else placement.keep
+        if stream.cold:
+            source, keep = None, 0
         if placement.save:
             self._save(slot)
         self._table.take(slot, stream.tenant)

@@ -41,6 +41,7 @@ class Stream:
     output_limit: int
     sampling: Sampling = field(default_factory=Sampling)
     warm_up: bool = False
+    cold: bool = False
     guide: Guide | None = None
     """Holds the answer to its grammar."""
     logprobs: int | None = None

@@ -110,7 +110,7 @@ class SimulatedEngine:
         came_s = self._time()
         async with self._slots.place():
             waited_us = round((self._time() - came_s) * 1e6)
-            placed = self._prompts.place(prompt, facts.tenant)
+            placed = self._prompts.place(prompt, facts.tenant, cold=command.cold)
             if placed is None:
                 yield [PrefixMissing()]
                 return

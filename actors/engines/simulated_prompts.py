@@ -59,9 +59,12 @@ class HeldPrompts:
             self._max_bytes - for_heads, max_count=self._max_bytes // LEAST_PROMPT_BYTES
         )
 
-    def place(self, prompt: ItemPrompt, tenant: str) -> Placed | None:
-        """The prompt, built on the prefix it names; None when that is not held."""
-        if (known := self._find(tenant, prompt.key)) is not None:
+    def place(self, prompt: ItemPrompt, tenant: str, *, cold: bool = False) -> Placed | None:
+        """The prompt, built on the prefix it names; None when that is not held.
+
+        `cold`: what is held already is of no use.
+        """
+        if not cold and (known := self._find(tenant, prompt.key)) is not None:
             held, head = known
             return Placed(held, head, held.tokens, held.ready_s)
         before, head = _NOTHING

@@ -48,6 +48,8 @@ class Prepare(Message, frozen=True):
     """What others knew, after a first answer of `ContentUnknown`."""
     conversation: ConversationTail | None = None
     """What was loaded of the conversation, after an answer of `ConversationAt`."""
+    ablated: tuple[str, ...] = ()
+    """Savings that are left out (`pipelines/ablation.py`)."""
 
 
 class ParentUnknown(Message, frozen=True):

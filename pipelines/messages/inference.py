@@ -71,6 +71,8 @@ class Generate(Message, frozen=True):
     prompt: Prompt
     warm_up: bool = False
     """Evaluate the prompt and keep it; produce nothing."""
+    cold: bool = False
+    """Use nothing that is held: only to see what that buys."""
 
 
 class Counts(Message, frozen=True):

@@ -31,6 +31,8 @@ class Screen(Message, frozen=True):
     response_id: str
     tenant: str
     texts: tuple[str, ...]
+    whole: bool = False
+    """However long it is: only to see what it costs."""
 
 
 class Screened(Message, frozen=True):

@@ -82,6 +82,7 @@ class World:
     """Still in the registry, but nothing answers there."""
     verdict: m.Screened = field(default_factory=lambda: m.Screened(flagged=False))
     screen_gate: asyncio.Event | None = None
+    screened: list[m.Screen] = field(default_factory=list)
     ledger_room: int = 1_000_000
     ids: "itertools.count[int]" = field(default_factory=itertools.count)
     _awaited: list[tuple[str, int, asyncio.Event]] = field(default_factory=list)
@@ -142,6 +143,9 @@ class LocalConnection:
         self._world.aborts.append(command)
         self.state.abort(command)
 
+    async def told(self) -> None:
+        await self._world.step("told")
+
 
 @dataclass
 class FakeRouter:
@@ -198,6 +202,7 @@ class FakeSafety:
         if self.world.screen_gate is not None:
             await self.world.screen_gate.wait()
         await self.world.step("screen")
+        self.world.screened.append(command)
         return self.world.verdict
 
 
@@ -256,6 +261,9 @@ class FakeLedger:
         if len(self.world.records) >= self.world.ledger_room:
             raise Overloaded("the backlog is full")
         self.world.records.append(record)
+
+    async def settled(self) -> None:
+        await self.world.step("settled")
 
 
 @dataclass

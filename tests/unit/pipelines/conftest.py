@@ -124,6 +124,7 @@ class Talk:
         chain: m.Chain | None = None,
         known_echo: bytes = b"",
         model: m.Model | None = None,
+        ablated: tuple[str, ...] = (),
         **fields: Any,  # noqa: ANN401 -- any JSON
     ) -> m.Prepared:
         answer = self.ask(
@@ -133,6 +134,7 @@ class Talk:
             chain=chain,
             known_echo=known_echo,
             model=model,
+            ablated=ablated,
             **fields,
         )
         assert isinstance(answer, m.Prepared), answer
@@ -148,6 +150,7 @@ class Talk:
         chain: m.Chain | None = None,
         known_echo: bytes = b"",
         model: m.Model | None = None,
+        ablated: tuple[str, ...] = (),
         **fields: Any,  # noqa: ANN401 -- any JSON
     ) -> m.Prepared | m.ParentUnknown:
         used = model or self.model
@@ -162,6 +165,7 @@ class Talk:
                 transport,
                 known_echo,
                 chain,
+                ablated,
             )
         )
 
