@@ -20,8 +20,8 @@ from typing import Any
 import orjson
 import uvloop
 from agent_client import Connection, codex_frame, connected, next_input
-from end_to_end import TOKEN_CHARACTERS
 from served import ONLY_SIMULATED, served, websocket_url
+from turn_times import TOKEN_CHARACTERS
 
 from turnwire.pipelines.ablation import SAVINGS
 

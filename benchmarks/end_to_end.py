@@ -1,39 +1,37 @@
 """What a whole server adds to a turn, and whether it carries the pace. Prints one JSON line.
 
-One connection sends Codex-sized frames (36 KB of instructions and tools, 2 KB that are new) to
-`sim-max`, chained with `store: false`: from the send to the terminal event, back to back and with
-gaps of 20 ms, with safety off and with the default policy, beside a bare WebSocket echo of the same
-frames (uvicorn, in a process of its own). Then one stream at 4,000 tokens a second, and 25 at 1,000
-on 25 connections: achieved over wanted.
+Codex-sized frames (36 KB of instructions and tools, 2 KB that are new) to `sim-max`, chained with
+`store: false`: from the send to the terminal event, behind 1,000 and behind 100,000 tokens of
+history, back to back and with gaps of 20 ms, with safety off and with the default policy, and what
+all processes of the server spend on a turn; beside a bare WebSocket echo of the same frames
+(uvicorn, in a process of its own). All of it in turn, with both servers up. Then, with the default
+policy, one stream at 4,000 tokens a second, and 25 at 1,000 on 25 connections: achieved over
+wanted.
 
-Two servers are started one after the other; `--url` measures a running one instead, as it is.
-`--seconds 0.5 --trials 1` is the smoke run.
+`--url` measures a running server instead, as it is. `--seconds 0.5 --trials 1` is the smoke run.
 """
 
 import argparse
 import asyncio
+import gc
 import json
 import multiprocessing
 import platform
 import statistics
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
 import orjson
+import turn_times
 import uvicorn
 import uvloop
-from agent_client import Connection, Turn, codex_frame, connected, first_input, next_input
+from agent_client import Connection, codex_frame, connected, first_input
 from served import ONLY_SIMULATED, served, websocket_url
+from turn_times import GAPS_S, HISTORIES, TOKEN_CHARACTERS, Chain, Found, repeated, spread
 
-GAPS_S = {"back_to_back": 0.0, "gaps_20_ms": 0.02}
-MAX_TURNS = 400
-"""Of one chain: it stays far below the window."""
-TOKEN_CHARACTERS = 4
-"""Of the simulated models."""
-
-Found = dict[str, Any]
+FRAME = codex_frame([{**first_input()[0], "role": "user"}], "resp_" + "0" * 32)
+"""What the floor echoes."""
 
 
 async def echo_app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 -- ASGI
@@ -67,70 +65,26 @@ def serve_echo(pipe: Pipe) -> None:
     uvloop.run(main())
 
 
-async def repeated(
-    once: Callable[[], Awaitable[Turn]], seconds: float, gap_s: float
-) -> list[float]:
-    """Milliseconds of each; at least three."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    found: list[float] = []
-    while loop.time() < end or len(found) < 3:
-        if gap_s:
-            await asyncio.sleep(gap_s)
-        found.append((await once()).ended_s * 1e3)
-    return found
-
-
-class Chain:
-    """Turns that continue each other; a new chain begins when one grows long."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._turns = 0
-        self._response: dict[str, Any] = {}
-
-    async def next_turn(self) -> Turn:
-        if self._turns % MAX_TURNS == 0:
-            # Not measured: it has no parent.
-            first = await self._connection.turn(codex_frame(first_input(), None))
-            self._response = first.response
-        self._turns += 1
-        frame = codex_frame(next_input(self._response), self._response["id"])
-        turn = await self._connection.turn(frame)
-        self._response = turn.response
-        return turn
-
-
 async def turns(url: str, key: str | None, echo_port: int, seconds: float, trials: int) -> Found:
-    """All cases in turn, `trials` times, so that a slow moment of the machine hits each."""
+    """Of a running server, whose processes may be anywhere."""
     found: dict[str, list[list[float]]] = {}
     async with (
         connected(url, key) as connection,
-        connected(f"ws://127.0.0.1:{echo_port}/", terminals=(b"{",)) as echo,
+        connected(echo_url(echo_port), terminals=(b"{",)) as echo,
     ):
-        chain = Chain(connection)
-        frame = codex_frame([{**first_input()[0], "role": "user"}], "resp_" + "0" * 32)
+        chain = Chain(connection, HISTORIES[0])
         await repeated(chain.next_turn, seconds / 5, 0.0)  # the warm-up
         for _ in range(trials):
             for name, gap_s in GAPS_S.items():
-                floor = await repeated(lambda: echo.echo(frame), seconds / 4, gap_s)
+                floor = await repeated(lambda: echo.echo(FRAME), seconds / 4, gap_s)
                 found.setdefault(f"floor_{name}", []).append(floor)
                 times = await repeated(chain.next_turn, seconds, gap_s)
                 found.setdefault(name, []).append(times)
     return {name: spread(times) for name, times in found.items()}
 
 
-def spread(trials: list[list[float]]) -> Found:
-    """Medians over the trials, with the range of the p50."""
-    p50 = [statistics.median(trial) for trial in trials]
-    p99 = [sorted(trial)[int(len(trial) * 0.99)] for trial in trials]
-    return {
-        "p50_ms": round(statistics.median(p50), 3),
-        "p50_min_ms": round(min(p50), 3),
-        "p50_max_ms": round(max(p50), 3),
-        "p99_ms": round(statistics.median(p99), 3),
-        "turns": sum(map(len, trials)),
-    }
+def echo_url(port: int) -> str:
+    return f"ws://127.0.0.1:{port}/"
 
 
 async def stream_rate(connection: Connection, rate: int, seconds: float) -> float:
@@ -180,26 +134,30 @@ async def paces(url: str, key: str | None, seconds: float, trials: int) -> Found
 
 
 def measure(args: argparse.Namespace, echo_port: int) -> Found:
-    def of(base: str, *, with_paces: bool) -> Found:
-        url = websocket_url(base)
-        found = uvloop.run(turns(url, args.key, echo_port, args.seconds, args.trials))
-        if with_paces:
-            found |= uvloop.run(paces(url, args.key, args.seconds, args.trials))
-        return found
-
     if args.url:
-        return {"as_it_is": of(args.url, with_paces=True)}
-    with served(ONLY_SIMULATED + '[safety]\npolicy = "off"\n') as server:
-        safety_off = of(server.url, with_paces=False)
-    with served(ONLY_SIMULATED) as server:
-        default = of(server.url, with_paces=True)
-    return {"safety_off": safety_off, "safety_default": default}
+        url = websocket_url(args.url)
+        found = uvloop.run(turns(url, args.key, echo_port, args.seconds, args.trials))
+        found |= uvloop.run(paces(url, args.key, args.seconds, args.trials))
+        return {"as_it_is": found}
+    with ExitStack() as stack:
+        servers = {
+            f"safety_{policy}": stack.enter_context(
+                served(f'{ONLY_SIMULATED}[safety]\npolicy = "{policy}"\n')
+            )
+            for policy in args.policies
+        }
+        gc.collect()
+        gc.freeze()
+        url = websocket_url(servers[f"safety_{args.policies[-1]}"].url)
+        both = turn_times.measure(servers, echo_url(echo_port), FRAME, args.seconds, args.trials)
+        return uvloop.run(both) | uvloop.run(paces(url, None, args.seconds, args.trials))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each case in a trial")
     parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--policies", nargs="+", default=["off", "score"], help="of safety")
     parser.add_argument("--url", help="base URL of a running server, with /v1")
     parser.add_argument("--key", help="its API key")
     args = parser.parse_args()

@@ -21,9 +21,9 @@ from typing import Any
 
 import uvloop
 from agent_client import INSTRUCTIONS, OUTPUT, TOOLS, Connection, connected, next_input
-from end_to_end import TOKEN_CHARACTERS
 from http_client import HttpConnection, http_connected
 from served import ONLY_SIMULATED, served, websocket_url
+from turn_times import TOKEN_CHARACTERS
 
 from turnwire.pipelines.ablation import SAVINGS
 

@@ -40,9 +40,11 @@ def test_footprint_names_every_process() -> None:
     )
 
 
-def test_turn_cost_measures_two_histories_and_names_who_spends_what() -> None:
-    found = line_of("turn_cost.py", "--seconds", "0.1", "--policies", "score")["safety_score"]
+def test_end_to_end_measures_two_histories_and_names_who_spends_what() -> None:
+    found = line_of("end_to_end.py", "--seconds", "0.1", "--policies", "score")
+    turns = found["safety_score"]
     for name in ("back_to_back_1000", "back_to_back_100000", "gaps_20_ms_1000"):
-        cost = found[name]["cpu_us"]
+        cost = turns[name]["cpu_us"]
         assert 0 < cost["ServeReplica:gateway:Gateway"] < cost["all"]
-    assert found["back_to_back_ratio"]["median"] > 0
+        assert 0 < found["floor"]["back_to_back"]["p50_ms"] < turns[name]["p50_ms"]
+    assert turns["back_to_back_ratio"]["median"] > 0

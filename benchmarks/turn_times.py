@@ -1,0 +1,217 @@
+"""What one continuation turn takes and costs, whatever came before it, server by server.
+
+Codex-sized frames to `sim-max`, on two connections a server: one with a history of 1,000 tokens and
+one of 100,000. Time from the send to the terminal event, and the CPU of all processes of the
+server, by their role.
+"""
+
+import asyncio
+import statistics
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from agent_client import Connection, Turn, codex_frame, connected, next_input
+from served import Server, role, websocket_url
+
+GAPS_S = {"back_to_back": 0.0, "gaps_20_ms": 0.02}
+TOKEN_CHARACTERS = 4
+"""Of the simulated models."""
+HISTORIES = (1_000, 100_000)
+"""Tokens, besides instructions and tools."""
+CHAIN_TURNS = 20
+"""Of one chain; each adds 600 tokens, so that its history stays about as long as it was."""
+FIRST_OVER_S = 0.1
+CALM_S, SETTLE_S = 3.0, 60.0
+BUSY_US = 300_000
+"""Of all processes in a second: an idle server takes about a third of that."""
+
+Found = dict[str, Any]
+
+
+async def repeated(
+    once: Callable[[], Awaitable[Turn]], seconds: float, gap_s: float
+) -> list[float]:
+    """Milliseconds of each; at least three."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    found: list[float] = []
+    while loop.time() < end or len(found) < 3:
+        if gap_s:
+            await asyncio.sleep(gap_s)
+        found.append((await once()).ended_s * 1e3)
+    return found
+
+
+class Chain:
+    """Turns behind a history of some length; a new chain begins before it has grown."""
+
+    def __init__(self, connection: Connection, tokens: int) -> None:
+        text = ("word " * tokens)[: tokens * TOKEN_CHARACTERS]
+        self._first = codex_frame([{"type": "message", "role": "user", "content": text}], None)
+        self._connection = connection
+        self._response: dict[str, Any] = {}
+        self._left = 0
+
+    async def next_turn(self) -> Turn:
+        if not self._left:
+            await self.begin()
+        self._left -= 1
+        frame = codex_frame(next_input(self._response), self._response["id"])
+        turn = await self._connection.turn(frame)
+        self._response = turn.response
+        return turn
+
+    async def begin(self) -> None:
+        """Not measured by itself: it has no parent."""
+        self._response = (await self._connection.turn(self._first)).response
+        self._left = CHAIN_TURNS
+
+
+def cpu_us(server: psutil.Process) -> dict[psutil.Process, int]:
+    """Microseconds on a processor since each of the server's processes began."""
+    found: dict[psutil.Process, int] = {}
+    for process in server.children(recursive=True):
+        with suppress(OSError, psutil.Error):  # one that has just ended
+            tasks = Path(f"/proc/{process.pid}/task").iterdir()
+            found[process] = sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+    return {process: ns // 1000 for process, ns in found.items()}
+
+
+def spent_us(
+    begin: dict[psutil.Process, int], end: dict[psutil.Process, int], turns: int
+) -> Counter[str]:
+    """A turn, by role; a process that was not there at the beginning was not made for a turn."""
+    found: Counter[str] = Counter()
+    for process, us in end.items():
+        if process in begin:
+            found[role(process)] += (us - begin[process]) / turns  # type: ignore[assignment]
+    return found
+
+
+async def settled(server: psutil.Process) -> None:
+    """Until the warm actors that replace those taken have started, which costs 0.4 s each."""
+    calm_s, before = 0.0, cpu_us(server)
+    while calm_s < CALM_S:
+        await asyncio.sleep(1.0)
+        now = cpu_us(server)
+        busy = now.keys() != before.keys() or sum(now.values()) - sum(before.values()) > BUSY_US
+        calm_s, before = (0.0 if busy else calm_s + 1.0), now
+
+
+async def measure(
+    servers: dict[str, Server], echo_url: str, frame: bytes, seconds: float, trials: int
+) -> Found:
+    """By server. All cases in turn, `trials` times, so that a slow moment of the machine hits each.
+
+    `echo_url`: a bare echo server, as the floor.
+    """
+    times: dict[tuple[str, str], list[list[float]]] = {}
+    costs: dict[tuple[str, str], list[Counter[str]]] = {}
+    async with AsyncExitStack() as stack:
+        echo = await stack.enter_async_context(connected(echo_url, terminals=(b"{",)))
+        chains = await warmed(stack, servers, seconds)
+        for _ in range(trials):
+            for gap, gap_s in GAPS_S.items():
+                floor = await repeated(lambda: echo.echo(frame), seconds / 4, gap_s)
+                times.setdefault(("floor", gap), []).append(floor)
+                for (name, tokens), chain in chains.items():
+                    process = servers[name].process
+                    found, spent = await bursts(chain, process, seconds, gap_s)
+                    times.setdefault((name, f"{gap}_{tokens}"), []).append(found)
+                    costs.setdefault((name, f"{gap}_{tokens}"), []).append(spent)
+    return judged(times, costs)
+
+
+async def bursts(
+    chain: "Chain", process: psutil.Process, seconds: float, gap_s: float
+) -> tuple[list[float], Counter[str]]:
+    """Milliseconds of each turn, and what one took: of continuations alone.
+
+    The first turn of a chain is screened while the next ones run, 64 KB of it: that is over first.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    times: list[float] = []
+    spent: Counter[str] = Counter()
+    while loop.time() < end or not times:
+        await chain.begin()
+        await asyncio.sleep(FIRST_OVER_S)
+        begin = cpu_us(process)
+        for _ in range(CHAIN_TURNS):
+            if gap_s:
+                await asyncio.sleep(gap_s)
+            times.append((await chain.next_turn()).ended_s * 1e3)
+        spent += spent_us(begin, cpu_us(process), 1)
+    return times, Counter({who: us / len(times) for who, us in spent.items()})  # type: ignore[misc]
+
+
+async def warmed(
+    stack: AsyncExitStack, servers: dict[str, Server], seconds: float
+) -> "dict[tuple[str, int], Chain]":
+    """By server and history; returns when the servers are as calm as they become."""
+    chains: dict[tuple[str, int], Chain] = {}
+    for name, server in servers.items():
+        for tokens in HISTORIES:
+            opened = connected(websocket_url(server.url))
+            chains[name, tokens] = Chain(await stack.enter_async_context(opened), tokens)
+    for chain in chains.values():
+        await repeated(chain.next_turn, seconds / 5, 0.0)
+    for server in servers.values():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                await settled(server.process)
+    return chains
+
+
+def judged(
+    times: dict[tuple[str, str], list[list[float]]],
+    costs: dict[tuple[str, str], list[Counter[str]]],
+) -> Found:
+    found: Found = {}
+    for (name, case), trials in times.items():
+        cost = {"cpu_us": cost_of(costs[name, case])} if (name, case) in costs else {}
+        found.setdefault(name, {})[case] = spread(trials) | cost
+    for name in {name for name, _ in costs}:
+        for gap in GAPS_S:
+            short, long = (times[name, f"{gap}_{tokens}"] for tokens in HISTORIES)
+            found[name][f"{gap}_ratio"] = ratio(short, long)
+    return found
+
+
+def spread(trials: list[list[float]]) -> Found:
+    """Medians over the trials, with the range of the p50."""
+    p50 = [statistics.median(trial) for trial in trials]
+    p99 = [sorted(trial)[int(len(trial) * 0.99)] for trial in trials]
+    return {
+        "p50_ms": round(statistics.median(p50), 3),
+        "p50_min_ms": round(min(p50), 3),
+        "p50_max_ms": round(max(p50), 3),
+        "p99_ms": round(statistics.median(p99), 3),
+        "turns": sum(map(len, trials)),
+    }
+
+
+def cost_of(trials: list[Counter[str]]) -> Found:
+    """Medians over the trials, of the whole and of each role that takes part in turns."""
+    roles = {who for trial in trials for who in trial}
+    by_role = {who: statistics.median(trial[who] for trial in trials) for who in roles}
+    shown = sorted((who for who in roles if by_role[who] >= 20), key=by_role.__getitem__)
+    whole = statistics.median(trial.total() for trial in trials)
+    return {"all": round(whole)} | {who: round(by_role[who]) for who in reversed(shown)}
+
+
+def ratio(short: list[list[float]], long: list[list[float]]) -> Found:
+    """How many times as long a turn takes behind the long history: of each trial's p50."""
+    found = [
+        statistics.median(after) / statistics.median(before)
+        for before, after in zip(short, long, strict=True)
+    ]
+    return {
+        "median": round(statistics.median(found), 3),
+        "min": round(min(found), 3),
+        "max": round(max(found), 3),
+    }
