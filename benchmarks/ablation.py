@@ -30,7 +30,8 @@ VARIANTS = (NOTHING, *SAVINGS, ALL)
 HISTORIES = (1_000, 20_000, 100_000)
 PACES = {"no_time": (0, 0), "fast": (5, 2), "usual": (20, 20)}
 """Milliseconds to the first token, and microseconds of prefill a token not cached."""
-SETTINGS = f'{ONLY_SIMULATED}[safety]\npolicy = "block"\n[ablation]\nby_header = true\n'
+SAFETY = '[safety]\npolicy = "block"\nmax_bytes = 4194304\ndeadline_s = 60\n'
+SETTINGS = f"{ONLY_SIMULATED}{SAFETY}[ablation]\nby_header = true\n"
 ROUNDS, QUICK_ROUNDS = 9, 5
 OUTPUT_TOKENS = "20"
 
