@@ -165,7 +165,7 @@ class Talk:
                 transport,
                 known_echo,
                 chain,
-                ablated,
+                ablated=ablated,
             )
         )
 
