@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar, cast
 
 from turnwire.actors.ask import ask
-from turnwire.actors.channel import Channel
+from turnwire.actors.channel import Channel, Stream
 from turnwire.actors.peer_registry import PeerRegistry
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.ports import Engine, Router, Safety, Store
@@ -101,7 +101,20 @@ class PoolPort:
             except Overloaded:
                 if not channel.lost:
                     raise
-        raise Overloaded(f"no worker of the pool {self._pool} is there at the moment")
+        raise self._nobody()
+
+    @asynccontextmanager
+    async def stream(self, command: m.Message) -> AsyncIterator[Stream]:
+        """From one worker; Overloaded when that is lost. Leaving the block ends it there."""
+        link = self._registry.next_of(self._pool)
+        if link is None:
+            raise self._nobody()
+        channel = link.channel if link.live else await link.ready(self._connect_s)
+        async with channel.stream(command) as batches:
+            yield batches
+
+    def _nobody(self) -> Overloaded:
+        return Overloaded(f"no worker of the pool {self._pool} is there at the moment")
 
 
 class SafetyPort(Safety):

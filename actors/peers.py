@@ -14,6 +14,7 @@ from typing import Self
 from turnwire.actors.backoff import Backoff
 from turnwire.actors.channel import Channel
 from turnwire.actors.owned_tasks import OwnedTasks
+from turnwire.actors.peer_background import BackgroundPort
 from turnwire.actors.peer_ports import EnginePort, PoolPort, RouterPort, SafetyPort, StorePort
 from turnwire.actors.peer_registry import PeerRegistry
 from turnwire.actors.routing_ref import RoutingDoor
@@ -30,8 +31,9 @@ def _nobody_asked(worker_id: str) -> None:
 
 
 class Peers:
-    """`async with Peers(...) as peers:`, then its ports `router`, `engine`, `safety`, `store` and
-    `ledger`. Drain the ledger before leaving the block: what it still holds then is lost.
+    """`async with Peers(...) as peers:`, then its ports `router`, `engine`, `safety`, `store`,
+    `background` and `ledger`. Drain the ledger before leaving the block: what it still holds then
+    is lost.
 
     `on_invalid` is told the id of each worker whose routes no longer hold, when that is heard.
     """
@@ -57,7 +59,9 @@ class Peers:
         self.engine = EnginePort(self._registry, within_s)
         screening = PoolPort(self._registry, "safety", within_s)
         self.safety = SafetyPort(screening, safety.deadline_s)
-        self.store = StorePort(PoolPort(self._registry, "storage", within_s))
+        storage = PoolPort(self._registry, "storage", within_s)
+        self.store = StorePort(storage)
+        self.background = BackgroundPort(storage)
         billing_pool = PoolPort(self._registry, "billing", within_s)
         self.ledger = LedgerPort(billing_pool, billing.max_backlog)
 

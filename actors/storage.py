@@ -5,17 +5,22 @@ is to be stored sends one.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TypeVar, get_args
 
-from turnwire.actors import conversation_schema, storage_schema
+from turnwire.actors import background_schema, conversation_schema, storage_schema
+from turnwire.actors.background import BackgroundStorage
+from turnwire.actors.background_reading import BackgroundReading
+from turnwire.actors.background_records import BackgroundRecords
 from turnwire.actors.channel import Listener
 from turnwire.actors.database import open_database
 from turnwire.actors.fenced_writer import Fenced, FencedWriter
 from turnwire.actors.group_commit import GroupCommit
+from turnwire.actors.owned_tasks import OwnedTasks
 from turnwire.actors.stored_conversations import (
     ConversationRead,
     ConversationWrite,
@@ -24,9 +29,15 @@ from turnwire.actors.stored_conversations import (
 from turnwire.actors.stored_responses import StoredResponses
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ChannelSettings, StorageSettings
-from turnwire.pipelines.protocol.errors import ApiError, Overloaded
+from turnwire.pipelines.protocol.errors import (
+    ApiError,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PreviousResponseNotFound,
+)
 
-SCHEMAS = (storage_schema.SCHEMA, conversation_schema.SCHEMA)
+SCHEMAS = (storage_schema.SCHEMA, conversation_schema.SCHEMA, background_schema.SCHEMA)
 """All tables a storage worker keeps, each part with its own migrations."""
 
 Answer = TypeVar("Answer")
@@ -48,18 +59,20 @@ class StorageActor:
     ) -> None:
         self._settings = settings
         self._slot = slot
+        self._background = BackgroundStorage(settings, self._write, self._page, self._found)
         self._listener = Listener(
             id,
             node,
             {
                 m.Save: self._write_done,
-                m.Delete: self._write_done,
+                m.Delete: self._delete,
                 **dict.fromkeys(get_args(ConversationWrite), self._write_answered),
                 **dict.fromkeys(get_args(ConversationRead), self._read_conversation),
                 m.Load: self._load,
                 m.Fetch: self._fetch,
+                **self._background.handlers(),
             },
-            {},
+            self._background.streams(),
             channel,
         )
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="storage-read")
@@ -72,9 +85,12 @@ class StorageActor:
             blocks.callback(self._reader.shutdown, wait=False)
             await asyncio.get_running_loop().run_in_executor(self._reader, self._open)
             blocks.callback(self._engine.dispose)
-            self._queue: GroupCommit[m.Message, object] = await blocks.enter_async_context(
+            self._queue: GroupCommit[object, object] = await blocks.enter_async_context(
                 GroupCommit(self._writer.commit, self._settings.max_queued, "storage")
             )
+            sweeping = OwnedTasks("background-sweep")
+            blocks.push_async_callback(sweeping.close)
+            sweeping.start(self._background.sweep_until_cancelled())
             endpoint = await self._listener.start(folder=folder, tcp_host=tcp_host)
             blocks.push_async_callback(self._listener.close, self._settings.drain_s)
             self._blocks = blocks.pop_all()
@@ -87,6 +103,9 @@ class StorageActor:
             writes = self._responses.writes
             self._conversations = StoredConversations(self._engine, self._settings, writes[m.Save])
             writes = {**writes, **self._conversations.writes}
+            self._records = BackgroundReading(self._engine)
+            background = BackgroundRecords(self._settings, writes, time.time)
+            writes = {**writes, **background.writes}
             self._writer = FencedWriter(self._engine, self._slot, writes)
         except BaseException:
             self._engine.dispose()
@@ -109,6 +128,9 @@ class StorageActor:
         if self._writer.fenced:
             raise Fenced("this storage worker was replaced")
 
+    async def _write(self, command: object) -> object:
+        return await self._queue.submit(command)
+
     async def _write_done(self, command: m.Message, _caller: object) -> m.Done:
         await self._queue.submit(command)
         return m.Done()
@@ -121,11 +143,43 @@ class StorageActor:
     async def _read_conversation(self, command: ConversationRead, _caller: object) -> m.Message:
         return await self._read(lambda: self._conversations.read(command))
 
+    async def _delete(self, command: m.Delete, _caller: object) -> m.Done:
+        await self._queue.submit(command)
+        self._background.changed(command.tenant, command.response_id)
+        return m.Done()
+
     async def _load(self, command: m.Load, _caller: object) -> m.Chain:
-        return await self._read(lambda: self._responses.load(command))
+        return await self._read(lambda: self._chain(command))
+
+    def _chain(self, command: m.Load) -> m.Chain:
+        try:
+            return self._responses.load(command)
+        except PreviousResponseNotFound:
+            if not self._records.runs(command):
+                raise
+        raise InvalidRequest(
+            f"Previous response with id {command.response_id!r} is still running; "
+            "continue from it when it is completed.",
+            "previous_response_id",
+        )
 
     async def _fetch(self, command: m.Fetch, _caller: object) -> m.Stored:
-        return await self._read(lambda: self._responses.fetch(command))
+        return await self._found(command)
+
+    async def _found(self, command: m.Fetch) -> m.Stored:
+        return await self._read(lambda: self._stored(command))
+
+    def _stored(self, command: m.Fetch) -> m.Stored:
+        try:
+            return self._responses.fetch(command)
+        except NotFound:
+            found = self._records.fetch(command)
+            if found is None:
+                raise
+            return found
+
+    async def _page(self, command: m.FollowBackground) -> tuple[m.BackgroundEvents, bool]:
+        return await self._read(lambda: self._records.page(command))
 
     async def _read(self, query: Callable[[], Answer]) -> Answer:
         if self._reading >= self._settings.max_queued:

@@ -110,7 +110,7 @@ def _chain(connection: sa.Connection, command: m.Load) -> m.Chain:
     return m.Chain(tuple(turn for turns in reversed(newest_first) for turn in turns))
 
 
-def unknown(command: m.Fetch | m.Delete) -> NotFound:
+def unknown(command: m.Fetch | m.Delete | m.CancelBackground) -> NotFound:
     return NotFound(f"Response with id {command.response_id!r} not found.", "response_id")
 
 

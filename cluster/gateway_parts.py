@@ -48,6 +48,7 @@ class GatewayParts:
             engine=self._peers.engine,
             safety=self._peers.safety,
             store=self._peers.store,
+            background=self._peers.background,
             ledger=self._peers.ledger,
             leases=self._connections,
             models=self._peers.models,

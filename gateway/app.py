@@ -12,6 +12,8 @@ from starlette.websockets import WebSocket
 
 from turnwire.gateway import render
 from turnwire.gateway.conversations import conversation_routes
+from turnwire.gateway.background import BackgroundTurns
+from turnwire.gateway.background_pages import BackgroundPages
 from turnwire.gateway.http import TurnExchange
 from turnwire.gateway.pages import Pages
 from turnwire.gateway.turns import Serving
@@ -19,11 +21,12 @@ from turnwire.gateway.websocket import serve_websocket
 from turnwire.pipelines.protocol.errors import MethodNotAllowed, NotFound
 
 
-def make_app(serving: Serving) -> Starlette:
+def make_app(serving: Serving, turns: BackgroundTurns) -> Starlette:
     pages = Pages(serving)
+    background = BackgroundPages(serving, turns)
 
     async def create(scope: Scope, receive: Receive, send: Send) -> None:
-        await TurnExchange(serving)(scope, receive, send)
+        await TurnExchange(serving, background)(scope, receive, send)
 
     async def websocket(socket: WebSocket) -> None:
         await serve_websocket(socket, serving)
@@ -37,8 +40,9 @@ def make_app(serving: Serving) -> Starlette:
             Route(
                 "/v1/responses/input_tokens", pages.guarded(pages.input_tokens), methods=["POST"]
             ),
-            Route(one, pages.guarded(pages.response), methods=["GET"]),
-            Route(one, pages.guarded(pages.delete_response), methods=["DELETE"]),
+            Route(one, pages.guarded(background.retrieve), methods=["GET"]),
+            Route(one, pages.guarded(background.delete), methods=["DELETE"]),
+            Route(f"{one}/cancel", pages.guarded(background.cancel), methods=["POST"]),
             Route(f"{one}/input_items", pages.guarded(pages.input_items), methods=["GET"]),
             *conversation_routes(serving, pages.guarded),
             Route("/v1/models", pages.guarded(pages.models), methods=["GET"]),

@@ -7,6 +7,7 @@ from typing import Self
 
 from turnwire.gateway.app import make_app
 from turnwire.gateway.auth import Door, load_keys
+from turnwire.gateway.background import BackgroundTurns
 from turnwire.gateway.server import Server
 from turnwire.gateway.turns import Ports, Serving
 from turnwire.pipelines.config import AblationSettings, GatewaySettings, SafetySettings
@@ -36,7 +37,9 @@ class Gateway:
         self._settings = settings
         door = Door(settings, load_keys(settings))
         self._serving = Serving(settings, safety, ports, door, ablation or AblationSettings())
-        self._server = Server(make_app(self._serving), self._serving, sharers)
+        self._background = BackgroundTurns(self._serving)
+        app = make_app(self._serving, self._background)
+        self._server = Server(app, self._serving, sharers)
         self._ticker: asyncio.Task[None] | None = None
         self.address = (settings.host, settings.port)
         """Where it listens, once it was started: with the port that was chosen for port 0."""
@@ -44,6 +47,7 @@ class Gateway:
     async def start(self) -> tuple[str, int]:
         """Begin to serve; the address. Raises OSError when the port cannot be had."""
         self.address = await self._server.start()
+        self._background.start()
         self._ticker = asyncio.create_task(self._tick())
         logger.info("gateway.started %s port %d", *self.address)
         return self.address
@@ -66,6 +70,7 @@ class Gateway:
         clients.drain()
         clients.expired()
         await self._all_gone(_FAREWELL_S)
+        await self._background.close()
         await self._server.close()
         self._serving.services.settlements.deliver()
         if self._ticker is not None:
@@ -79,6 +84,7 @@ class Gateway:
         return {
             "places": serving.places.taken,
             "inbound_bytes": serving.inbound.held_bytes,
+            "background": len(self._background),
             "usage_records": serving.services.settlements.owed,
         }
 

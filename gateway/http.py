@@ -4,13 +4,16 @@ import asyncio
 from collections.abc import Callable
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from turnwire.gateway import render
 from turnwire.gateway.auth import Principal
+from turnwire.gateway.background_pages import BackgroundPages
 from turnwire.gateway.body import read_body
 from turnwire.gateway.caller import caller_of
 from turnwire.gateway.observation import ObservedTurn
+from turnwire.gateway.sse import DONE, sse
 from turnwire.gateway.turns import Serving
 from turnwire.gateway.websocket import TIMINGS_HEADER
 from turnwire.gateway.wire import WIRE, HttpWire
@@ -21,15 +24,10 @@ from turnwire.pipelines.protocol.errors import (
     Overloaded,
     RateLimitExceeded,
 )
-from turnwire.pipelines.protocol.events import event_type
 from turnwire.pipelines.turn import Turn
 from turnwire.pipelines.turn_request import TurnRequest
 
 _RESTARTING = Overloaded("The server is restarting; try again in a moment.")
-
-
-def sse(event: Json) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (event_type(event), event)
 
 
 class Outbox:
@@ -85,8 +83,9 @@ class Outbox:
 class TurnExchange:
     """One request that makes a response: reads it, runs its turn, answers."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: Serving, background: BackgroundPages) -> None:
         self._serving = serving
+        self._background = background
         self._turn: Turn | None = None
         self._observed: ObservedTurn | None = None
         self._held_bytes = 0
@@ -104,7 +103,9 @@ class TurnExchange:
             await render.error_response(error)(scope, receive, send)
             return
         try:
-            await self._admitted(request, principal, send)
+            answer = await self._admitted(request, principal, send)
+            if answer is not None:
+                await answer(scope, receive, send)
         except ApiError as error:
             await render.error_response(error)(scope, receive, send)
         except ClientDisconnect:
@@ -128,28 +129,36 @@ class TurnExchange:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    async def _admitted(self, request: Request, principal: Principal, send: Send) -> None:
-        """Raises the ApiError of a request that is refused before anything was sent."""
+    async def _admitted(
+        self, request: Request, principal: Principal, send: Send
+    ) -> Response | None:
+        """Answers, unless it returns the answer of a turn that runs on in the background.
+
+        Raises the ApiError of a request that is refused before anything was sent.
+        """
         began_s = self._serving.clock.now_s()
         body = await read_body(request, self._serving)
         self._held_bytes = len(body)
         try:
-            model = decode_envelope(body).model
+            envelope = decode_envelope(body)
             caller = caller_of(request.headers, "http", principal.tenant)
-            self._observed = ObservedTurn(self._serving.observation, caller)
+            observed = self._observed = ObservedTurn(self._serving.observation, caller)
+            turn_request = TurnRequest(
+                response_id=self._serving.response_id(),
+                frame=body,
+                tenant=principal.tenant,
+                key_id=principal.key_id,
+                model=envelope.model,
+                transport="http",
+                timings=request.headers.get(TIMINGS_HEADER) == "1",
+                received_s=self._serving.clock.now_s(),
+                began_s=began_s,
+            )
+            if envelope.background:
+                self._held_bytes = 0  # the turn gives them back
+                return await self._background.create(turn_request, observed)
             async with self._serving.ports.leases.shared(principal.tenant) as leased:
                 outbox = self._outbox(request)
-                turn_request = TurnRequest(
-                    response_id=self._serving.response_id(),
-                    frame=body,
-                    tenant=principal.tenant,
-                    key_id=principal.key_id,
-                    model=model,
-                    transport="http",
-                    timings=request.headers.get(TIMINGS_HEADER) == "1",
-                    received_s=self._serving.clock.now_s(),
-                    began_s=began_s,
-                )
                 memory = self._serving.memory(leased, request.headers)
                 self._turn = Turn(turn_request, memory, self._serving.services, outbox)
                 # From here on the turn alone keeps the body, and only until it is prepared.
@@ -157,6 +166,7 @@ class TurnExchange:
                 await self._exchange(self._turn, outbox, request, send)
         finally:
             self._frame_released()
+        return None
 
     def _outbox(self, request: Request) -> Outbox:
         wire: HttpWire = request.scope["state"][WIRE]
@@ -177,7 +187,7 @@ class TurnExchange:
             async with asyncio.TaskGroup() as tasks:
                 running = tasks.create_task(self._run(turn, outbox))
                 watcher = tasks.create_task(self._watch(request, outbox, running))
-                await self._answer(turn, outbox, send)
+                await self._answer(turn, outbox, request, send)
                 watcher.cancel()
         finally:
             self._serving.clients.leave(self)
@@ -203,11 +213,13 @@ class TurnExchange:
         if not outbox.is_over:
             running.cancel()
 
-    async def _answer(self, turn: Turn, outbox: Outbox, send: Send) -> None:
+    async def _answer(self, turn: Turn, outbox: Outbox, request: Request, send: Send) -> None:
+        """At once when there is an end: the turn may still wait for a verdict then."""
         data = await outbox.next()
         if data is None:
             if turn.failure is not None:
-                self._refusal = turn.failure
+                failed = render.error_response(turn.failure)
+                await failed(request.scope, request.receive, send)
             elif turn.response is not None:
                 await _send_json(send, turn.id, turn.response)
             return
@@ -215,7 +227,7 @@ class TurnExchange:
         while data is not None:
             await send({"type": "http.response.body", "body": data, "more_body": True})
             data = await outbox.next()
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+        await send({"type": "http.response.body", "body": DONE})
 
 
 def _start(response_id: str, content_type: bytes) -> Message:

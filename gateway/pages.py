@@ -12,15 +12,14 @@ from turnwire.gateway.auth import Principal
 from turnwire.gateway.body import held_body
 from turnwire.gateway.turns import Serving
 from turnwire.pipelines.counting import input_tokens
-from turnwire.pipelines.messages import Delete, Fetch, Model, Stored
+from turnwire.pipelines.messages import Fetch, Model, Stored
 from turnwire.pipelines.protocol.codec import decode_envelope
-from turnwire.pipelines.protocol.errors import InvalidRequest, NoSuchModel, Overloaded
+from turnwire.pipelines.protocol.errors import NoSuchModel, Overloaded
+from turnwire.pipelines.protocol.include import included, shown_items
 from turnwire.pipelines.protocol.item_list import item_page, page_query
 from turnwire.pipelines.turn_request import TurnRequest
 
 Page = Callable[[Request, Principal], Awaitable[object]]
-
-_NO = frozenset({"", "0", "false", "False"})
 
 
 class Pages:
@@ -29,23 +28,11 @@ class Pages:
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
 
-    async def response(self, request: Request, principal: Principal) -> object:
-        if request.query_params.get("stream", "") not in _NO:
-            raise InvalidRequest(
-                "A stored response is not streamed again: leave 'stream' out to retrieve it.",
-                "stream",
-            )
-        return (await self._stored(request, principal)).response
-
-    async def delete_response(self, request: Request, principal: Principal) -> object:
-        response_id = request.path_params["response_id"]
-        await self._serving.ports.store.delete(Delete(principal.tenant, response_id))
-        self._serving.ports.leases.forget(principal.tenant, response_id)
-        return {"id": response_id, "object": "response", "deleted": True}
-
     async def input_items(self, request: Request, principal: Principal) -> object:
         query = page_query(request.query_params)
-        return item_page((await self._stored(request, principal)).input, query)
+        include = included(request.query_params.multi_items())
+        stored = await self._stored(request, principal)
+        return item_page(shown_items(stored.input, include), query)
 
     async def input_tokens(self, request: Request, principal: Principal) -> object:
         serving = self._serving

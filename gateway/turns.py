@@ -14,7 +14,15 @@ from turnwire.pipelines import messages as m
 from turnwire.pipelines.ablation import ablated
 from turnwire.pipelines.config import AblationSettings, GatewaySettings, SafetySettings
 from turnwire.pipelines.limits import ByteBudget, Places, Settlements
-from turnwire.pipelines.ports import Connection, Engine, Ledger, Router, Safety, Store
+from turnwire.pipelines.ports import (
+    BackgroundStore,
+    Connection,
+    Engine,
+    Ledger,
+    Router,
+    Safety,
+    Store,
+)
 from turnwire.pipelines.routes import Routes
 from turnwire.pipelines.services import Services, TurnLimits
 from turnwire.pipelines.turn_request import Memory
@@ -69,6 +77,7 @@ class Ports:
     engine: Engine
     safety: Safety
     store: StoredResponses
+    background: BackgroundStore
     ledger: Ledger
     leases: Leases
     models: Callable[[], tuple[m.Model, ...]]

@@ -112,6 +112,25 @@ class SessionSettings(Section):
     """A silent turn repeats its state so often; clients give up after 300 s without an event."""
 
 
+class BackgroundSettings(Section):
+    """Responses that run on without their client."""
+
+    max_running: PositiveInt = 512
+    """Of one gateway; beyond it more are refused with `server_is_overloaded`."""
+    max_running_per_tenant: PositiveInt = 256
+    """On all gateways; beyond it more are refused with `rate_limit_exceeded`."""
+    lease_s: PositiveFloat = 10.0
+    """A gateway that has not renewed for so long is taken for dead, and its responses fail."""
+    renew_s: PositiveFloat = 1.0
+    """Also how soon a gateway hears of a response that was cancelled through another."""
+    flush_s: PositiveFloat = 0.05
+    """Events wait so long for others before they are written."""
+    max_unsaved_bytes: PositiveInt = 8 * MIB
+    """Events of one response that wait for storage; beyond it the response fails."""
+    storage_wait_s: PositiveFloat = 30.0
+    """How long a response goes on while the storage is away."""
+
+
 class GatewaySettings(Section):
     """The port clients connect to."""
 
@@ -150,6 +169,7 @@ class GatewaySettings(Section):
     """How long a turn waits for a worker when its model has none at the moment."""
     drain_s: NonNegativeFloat = 20.0
     session: SessionSettings = SessionSettings()
+    background: BackgroundSettings = BackgroundSettings()
 
 
 class SafetySettings(PoolSettings):
@@ -172,6 +192,14 @@ class StorageSettings(PoolSettings):
     max_conversation_items: PositiveInt = 10_000
     max_conversation_bytes: PositiveInt = 32 * MIB
     """Items of one conversation, as JSON. A turn that began below these two is still appended."""
+    background_event_bytes: PositiveInt = 16 * MIB
+    """Events kept of one background response; beyond it the oldest are dropped."""
+    background_events_s: PositiveFloat = 600.0
+    """How long after its end the events of a background response are kept."""
+    background_unstored_s: PositiveFloat = 86_400.0
+    """How long a background response that failed or was cancelled can be retrieved."""
+    background_grace_s: PositiveFloat = 10.0
+    """A storage that starts ends nothing for so long: gateways must be able to renew first."""
 
 
 class BillingSettings(PoolSettings):

@@ -67,3 +67,16 @@ class Ledger(Protocol):
 
     async def settled(self) -> None:
         """Returns when every record is in the ledger, which nothing delays from now on."""
+
+
+class BackgroundStore(Protocol):
+    """The records of background responses. Sending a write again changes nothing."""
+
+    async def begin(self, command: m.BeginBackground) -> None: ...
+    async def record(self, command: m.RecordEvents | m.EndBackground) -> m.Recorded: ...
+    async def renew(self, command: m.RenewBackground) -> m.StillRunning: ...
+    async def cancel(self, command: m.CancelBackground) -> m.Stored: ...
+    def follow(
+        self, command: m.FollowBackground
+    ) -> AbstractAsyncContextManager[AsyncIterator[m.BackgroundEvents]]:
+        """The first message comes at once, if only an empty one. Refusals come with it."""

@@ -92,6 +92,7 @@ def prepared_of(
         repeated_items=new.repeated,
         conversation_id=request.conversation_id,
         conversation_version=command.conversation.version if command.conversation else 0,
+        background=request.background,
     )
 
 

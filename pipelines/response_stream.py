@@ -1,7 +1,7 @@
 """From what an engine produced to the numbered wire events of one response. Pure.
 
-Order of use: `created` and `started`, then any number of `produced` and `heartbeat`, then
-either `closed` and `terminal`, or `failed`. There is exactly one terminal event, and the final
+Order of use: `created` or `accepted`, `started`, then any number of `produced` and `heartbeat`,
+then either `closed` and `terminal`, or `failed`. There is exactly one terminal event, and the final
 object's output is the accumulation of the items that were sent.
 """
 
@@ -91,6 +91,11 @@ class ResponseStream:
         """The beginning; `queued` or `started` come next, except in a warm-up."""
         self._enter("in_progress")
         return [self._writer.event(b"response.created", self._state)]
+
+    def accepted(self) -> list[Json]:
+        """The beginning of a background response; `started` comes next."""
+        self._enter("queued")
+        return [self._writer.event(b"response.created", self._state), *self.heartbeat()]
 
     def queued(self) -> list[Json]:
         """It has to wait; `started` comes next."""

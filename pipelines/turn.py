@@ -219,7 +219,11 @@ class Turn:
     async def _answer(self, work: Work) -> None:
         # Sent behind the command to the worker: writing a long echo takes as long as a token.
         generation = Generation(self._services, self._memory, work, sent=lambda: self._flush(work))
-        work.unsent = work.stream.created()
+        if work.prepared.background:
+            # Its client waits for no token, only for the record that is made of these.
+            self._flush(work, *work.stream.accepted())
+        else:
+            work.unsent = work.stream.created()
         await generation.find_worker(lambda: self._flush(work, *work.stream.queued()))
         self.stages.passed("route")
         work.unsent += work.stream.started()

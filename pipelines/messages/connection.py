@@ -101,6 +101,7 @@ class Prepared(Message, frozen=True):
     """The conversation that the turn is appended to, if it comes to an answer."""
     conversation_version: int = 0
     """What came before the turn was this version of it."""
+    background: bool = False
 
 
 class Commit(Message, frozen=True):

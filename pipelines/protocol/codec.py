@@ -35,6 +35,7 @@ class Envelope(msgspec.Struct, frozen=True):
     stream_id: str | None = None
     model: str | None = None
     generate: bool | None = None
+    background: bool | None = None
 
 
 Positive = Annotated[int, Meta(ge=1)]

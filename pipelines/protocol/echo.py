@@ -38,12 +38,13 @@ def echo_of(request: Request) -> Echo:
 def _members(request: Request) -> Json:
     sampling = request.sampling
     return (
-        b'"background":false,"max_output_tokens":%b,"max_tool_calls":%b,"model":%b,'
+        b'"background":%b,"max_output_tokens":%b,"max_tool_calls":%b,"model":%b,'
         b'"parallel_tool_calls":%b,"prompt_cache_key":%b,"safety_identifier":%b,"reasoning":%b,'
         b'"service_tier":"default","store":%b,"temperature":%b,"top_p":%b,"presence_penalty":%b,'
         b'"frequency_penalty":%b,"top_logprobs":%d,"text":%b,"tool_choice":%b,"truncation":"%b",'
         b'"user":%b'
     ) % (
+        _json(request.background),
         _json(request.max_output_tokens),
         _json(request.max_tool_calls),
         _json(request.model),

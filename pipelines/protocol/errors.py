@@ -10,6 +10,7 @@
     │   ├── ConnectionLimitReached
     │   ├── UnknownEventType
     │   ├── ConversationLocked
+    │   ├── EventsGone
     │   └── ContentRefused
     ├── InvalidApiKey (401)
     ├── Forbidden (403)
@@ -102,6 +103,12 @@ class ConversationLocked(InvalidRequest):
     """Another turn or change of the conversation is under way. Clients try again in a moment."""
 
     code = "conversation_locked"
+
+
+class EventsGone(InvalidRequest):
+    """Events of a background response that are asked for are not kept any more."""
+
+    code = "events_expired"
 
 
 class ContentRefused(InvalidRequest):

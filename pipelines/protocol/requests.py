@@ -66,6 +66,7 @@ class Request(msgspec.Struct, frozen=True):
     generate: bool
     store: bool
     stream: bool
+    background: bool
     prompt_cache_key: str | None
     safety_identifier: str | None
     user: str | None
@@ -109,6 +110,7 @@ class RequestParser:
         body = decode_body(frame)
         model = _model(body)
         _refuse_unservable(body)
+        _check_background(body, transport)
         items = parse_input(body.input, self._random_bytes)
         self._check_size(items)
         tools = self._tools.get(body.tools)
@@ -142,6 +144,7 @@ class RequestParser:
             store=body.store is not False,
             # On the socket clients send any value, although it means nothing there.
             stream=transport == "http" and bool(read(_booleans.decode, body.stream, "stream")),
+            background=bool(body.background),
             prompt_cache_key=body.prompt_cache_key,
             safety_identifier=body.safety_identifier,
             user=body.user,
@@ -175,12 +178,22 @@ def _refuse_unservable(body: Body) -> None:
         raise InvalidRequest(
             "No prompt templates are kept here: send 'instructions' and 'input'.", "prompt"
         )
-    if body.background:
-        raise InvalidRequest(
-            "Background responses are not supported: leave 'background' out and keep the "
-            "connection until the response is complete.",
-            "background",
-        )
+
+
+def _check_background(body: Body, transport: Transport) -> None:
+    if not body.background:
+        return
+    if transport == "websocket":
+        refusal = "it is for HTTP: send it with POST /v1/responses, or leave it out here"
+    elif body.store is False:
+        refusal = "a background response is stored: leave 'store' out, or send true"
+    elif bytes(body.conversation) != b"null":
+        refusal = "in a conversation a response needs its connection: leave one of the two out"
+    elif body.generate is False or _prewarms(body):
+        refusal = "a warm-up is answered at once: leave 'background' out"
+    else:
+        return
+    raise InvalidRequest(f"Invalid 'background': {refusal}.", "background")
 
 
 def _conversation(body: Body) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import orjson
+from local_storage import LocalStorage
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from scripted_ports import (
     MODEL,
@@ -15,6 +16,7 @@ from scripted_ports import (
     FakeRouter,
     FakeSafety,
     FakeStore,
+    NoBackground,
     ScriptedEngine,
     World,
     create,
@@ -77,8 +79,9 @@ class Opener:
         *,
         ready: bool = True,
         simulated: SimulatedPorts | None = None,
+        storage: LocalStorage | None = None,
     ) -> Town:
-        """`simulated`: these models instead of the script of `world`."""
+        """`simulated`: these models instead of the script of `world`. `storage`: a real one."""
         world = world or World()
         if simulated is not None:
             await simulated.start()
@@ -88,7 +91,8 @@ class Opener:
             router=simulated or FakeRouter(world),
             engine=simulated or ScriptedEngine(world),
             safety=FakeSafety(world),
-            store=FakeStore(world),
+            store=storage or FakeStore(world),
+            background=storage or NoBackground(),
             ledger=FakeLedger(world),
             leases=leases,
             models=lambda: simulated.models if simulated else (MODEL,),

@@ -85,7 +85,12 @@ class World:
     screened: list[m.Screen] = field(default_factory=list)
     ledger_room: int = 1_000_000
     ids: "itertools.count[int]" = field(default_factory=itertools.count)
+    _resumed: asyncio.Event = field(default_factory=asyncio.Event)
     _awaited: list[tuple[str, int, asyncio.Event]] = field(default_factory=list)
+
+    def resume(self) -> None:
+        """Let go on what hangs."""
+        self._resumed.set()
 
     async def reached(self, name: str, times: int = 1) -> None:
         """Wait for a step, or its repetition."""
@@ -104,7 +109,7 @@ class World:
             raise self.error
         if at == self.hang_at:
             self.hanging.set()
-            await asyncio.Event().wait()
+            await self._resumed.wait()
         await asyncio.sleep(0)
 
 
@@ -251,6 +256,29 @@ class FakeStore(LocalConversations):
     async def delete(self, command: m.Delete) -> None:
         await self.fetch(m.Fetch(command.tenant, command.response_id))
         del self.world.saved[command.response_id]
+
+
+class NoBackground:
+    """A storage without records of background responses, that takes none."""
+
+    async def begin(self, command: m.BeginBackground) -> None:
+        raise Overloaded("storage is away")
+
+    async def record(self, command: m.RecordEvents | m.EndBackground) -> m.Recorded:
+        raise Overloaded("storage is away")
+
+    async def renew(self, command: m.RenewBackground) -> m.StillRunning:
+        raise Overloaded("storage is away")
+
+    async def cancel(self, command: m.CancelBackground) -> m.Stored:
+        raise NotFound(f"Response with id '{command.response_id}' not found.")
+
+    @asynccontextmanager
+    async def follow(
+        self, command: m.FollowBackground
+    ) -> AsyncIterator[AsyncIterator[m.BackgroundEvents]]:
+        raise NotFound(f"Response with id '{command.response_id}' not found.")
+        yield
 
 
 @dataclass

@@ -21,6 +21,8 @@ NEVER = {
     "cluster": set(),
 }
 DATABASE = {
+    "background_reading",
+    "background_records",
     "database",
     "database_postgres",
     "fenced_writer",

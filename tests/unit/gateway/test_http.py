@@ -11,7 +11,7 @@ from scripted_ports import World, calls, create, says, says_at_once
 from turn_worlds import check_events
 
 from turnwire.pipelines import messages as m
-from turnwire.pipelines.config import GatewaySettings
+from turnwire.pipelines.config import GatewaySettings, SafetySettings
 from turnwire.pipelines.protocol.errors import ContextLengthExceeded, Overloaded
 
 
@@ -106,6 +106,21 @@ async def test_a_failed_generation_is_a_status_as_json_and_an_event_in_a_stream(
         streamed = await client.post("/responses", content=create(stream=True))
     assert streamed.status_code == 200
     assert "event: response.failed" in streamed.text
+
+
+async def test_a_failure_is_told_before_the_verdict_is_there(opener: Opener) -> None:
+    def script(command: m.Generate) -> list[list[m.EngineEvent]]:
+        raise ContextLengthExceeded("too long")
+
+    gate = asyncio.Event()
+    world = World(script=script, screen_gate=gate)
+    town = await opener.open(world, safety=SafetySettings(policy="score"))
+    async with town.httpx() as client:
+        assert (await client.post("/responses", content=create())).status_code == 400
+        assert world.records == []
+        gate.set()
+    await town.gateway._serving.clients.gone.wait()
+    assert [record.status for record in world.records] == ["failed"]
 
 
 async def test_a_bug_is_a_500_without_its_text(opener: Opener) -> None:

@@ -12,6 +12,7 @@ from gateway_worlds import Opener, Town, turn
 from openai.types.responses import ResponseItemList
 from scripted_ports import create
 from simulated_ports import SimulatedPorts
+from turn_worlds import check_events
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -54,7 +55,9 @@ async def test_input_items_are_listed_newest_first_in_the_form_clients_know(
     client: httpx.AsyncClient,
 ) -> None:
     response_id = await stored(client, input=HISTORY)
-    answer = await client.get(f"/responses/{response_id}/input_items?include=whatever")
+    answer = await client.get(
+        f"/responses/{response_id}/input_items?include[]=reasoning.encrypted_content"
+    )
     ResponseItemList.model_validate_json(answer.content, strict=True)
     page = answer.json()
     kinds = [item["type"] for item in page["data"]]
@@ -156,20 +159,53 @@ async def test_a_deleted_response_is_no_parent_on_any_connection(town: Town) -> 
         assert answer.status_code == 200
 
 
-async def test_a_finished_response_is_not_streamed_again(client: httpx.AsyncClient) -> None:
+async def test_a_finished_response_is_streamed_again_from_its_object(
+    client: httpx.AsyncClient,
+) -> None:
     response_id = await stored(client)
-    assert (await client.get(f"/responses/{response_id}?stream=false")).status_code == 200
-    answer = await client.get(f"/responses/{response_id}?stream=true&starting_after=3")
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "stream")
+    whole = (await client.get(f"/responses/{response_id}?stream=false")).json()
+    answer = await client.get(f"/responses/{response_id}?stream=true")
+    assert answer.text.endswith("data: [DONE]\n\n")
+    events = [orjson.loads(line[6:]) for line in answer.text.splitlines() if line[:7] == "data: {"]
+    check_events(events)
+    assert events[-1]["response"] == whole
 
 
-async def test_background_is_refused_on_both_transports(town: Town) -> None:
-    async with town.connect() as socket, town.httpx() as client:
-        answer = await client.post("/responses", content=create(background=True))
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("stream=true&starting_after=3", "starting_after"),
+        ("stream=true&starting_after=-1", "starting_after"),
+        ("starting_after=x", "starting_after"),
+        ("stream=perhaps", "stream"),
+        ("include=all", "include"),
+        ("include[]=message.output_text.logprobs&include[]=x", "include"),
+    ],
+)
+async def test_wrong_parameters_of_a_retrieval_are_named(
+    client: httpx.AsyncClient, query: str, param: str
+) -> None:
+    answer = await client.get(f"/responses/{await stored(client)}?{query}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_response_of_the_foreground_is_not_cancelled(client: httpx.AsyncClient) -> None:
+    assert (await client.post("/responses/resp_x/cancel")).status_code == 404
+
+
+async def test_background_is_refused_on_a_socket(town: Town) -> None:
+    async with town.connect() as socket:
         (event,) = await turn(socket, background=True)
-    assert (answer.status_code, event["status"]) == (400, 400)
-    assert answer.json()["error"] == event["error"]
-    assert event["error"]["param"] == "background"
+    assert (event["status"], event["error"]["param"]) == (400, "background")
+
+
+async def test_a_background_response_is_not_taken_while_storage_is_away(town: Town) -> None:
+    async with town.httpx() as client:
+        answer = await client.post("/responses", content=create(background=True, store=True))
+        assert answer.status_code == 503
+        unstored = await client.post("/responses", content=create(background=True))
+        assert (unstored.status_code, unstored.json()["error"]["param"]) == (400, "background")
+    assert town.world.generated == []
 
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -209,7 +245,7 @@ async def test_input_tokens_are_those_a_turn_reports(
         (create(model="unknown"), "model", "model_not_found"),
         (create(input=7), "input", "invalid_request_error"),
         (create(previous_response_id="resp_x"), "previous_response_id", None),
-        (create(background=True), "background", "invalid_request_error"),
+        (create(background=True, store=False), "background", "invalid_request_error"),
     ],
 )
 async def test_what_cannot_be_counted_is_refused_as_its_turn_would_be(

@@ -6,7 +6,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwire.gateway.http import sse
+from turnwire.gateway.sse import sse
 from turnwire.pipelines.protocol.events import EventWriter, quoted
 
 

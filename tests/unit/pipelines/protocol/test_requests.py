@@ -158,7 +158,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"conversation": ["c"]}, "conversation"),
     ({"conversation": "no id"}, "conversation"),
     ({"prompt": {"id": "p"}}, "prompt"),
-    ({"background": True}, "background"),
+    ({"background": True, "store": False}, "background"),
+    ({"background": True, "conversation": "conv_1"}, "background"),
+    ({"background": True, "generate": False}, "background"),
     ({"background": "yes"}, "background"),
     ({"context_management": [{"type": "compaction", "compact_threshold": 999}]}, "context_"),
     ({"context_management": [{"type": SECRET}]}, "context_management[0].type"),
@@ -241,10 +243,10 @@ def test_stream_means_something_over_http_only() -> None:
         parse("http", stream="yes")
 
 
-@pytest.mark.parametrize("transport", ["http", "websocket"])
-def test_background_is_refused_on_both_transports(transport: Transport) -> None:
-    with pytest.raises(InvalidRequest, match="not supported") as refusal:
-        parse(transport, background=True)
+def test_background_is_for_http() -> None:
+    assert parse("http", background=True).background is True
+    with pytest.raises(InvalidRequest, match="for HTTP") as refusal:
+        parse("websocket", background=True)
     assert refusal.value.param == "background"
 
 

@@ -1,0 +1,258 @@
+"""The records of background responses in the database. Blocking: called in storage's threads only.
+
+Everything is scoped by tenant. Times are of the storage workers' clocks, which have to agree to
+within a part of a lease.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from turnwire.actors.background_schema import (
+    background_events,
+    background_responses,
+    event_rows,
+)
+from turnwire.actors.database import insert_missing
+from turnwire.actors.fenced_writer import Transaction, Write
+from turnwire.actors.stored_responses import unknown
+from turnwire.pipelines import messages as m
+from turnwire.pipelines.background import cancelled, lost, terminal_event
+from turnwire.pipelines.config import StorageSettings
+from turnwire.pipelines.protocol.errors import NotFound, RateLimitExceeded
+
+_records, _events = background_responses.c, background_events.c
+
+MAX_SWEPT = 256
+"""Responses that one sweep ends, and that it clears: the next one goes on."""
+_STORED: Final = ("completed", "incomplete")
+"""Statuses in which a response is stored, so that its record is needed no more."""
+
+Key = tuple[str, str]
+"""Tenant and response id."""
+
+
+class Sweep:
+    """A write of storage's own: end what lost its owner, clear what is old. Answered with `Swept`:
+    the responses that were ended."""
+
+
+Swept = list[Key]
+
+
+class BackgroundRecords:
+    """Its `writes` are carried out by the writer in charge; those of responses are its own too."""
+
+    def __init__(
+        self,
+        settings: StorageSettings,
+        responses: Mapping[type, Write],
+        now_s: Callable[[], float],
+    ) -> None:
+        """`responses`: how responses are saved and deleted. `now_s`: seconds since 1970."""
+        self._settings = settings
+        self._responses = responses
+        self._now_s = now_s
+
+    @property
+    def writes(self) -> Mapping[type, Write]:
+        return {
+            m.BeginBackground: self._begin,
+            m.RecordEvents: self._record,
+            m.EndBackground: self._end,
+            m.RenewBackground: self._renew,
+            m.CancelBackground: self._cancel,
+            m.Delete: self._delete,
+            Sweep: self._sweep,
+        }
+
+    def _begin(self, transaction: Transaction, write: m.BeginBackground) -> m.Done:
+        connection, key = transaction.connection, (write.tenant, write.response_id)
+        if _row(connection, key) is not None:
+            return m.Done()
+        running = sa.select(sa.func.count()).where(
+            _records.tenant == write.tenant, _records.ended_at_ms.is_(None)
+        )
+        if connection.execute(running).scalar_one() >= write.max_running:
+            raise RateLimitExceeded(
+                f"{write.max_running} background responses run already; wait for one to end."
+            )
+        events = event_rows(*key, 0, list(write.events))
+        record = {
+            "tenant": write.tenant,
+            "response_id": write.response_id,
+            "created_at": write.created_at,
+            "owner": write.owner,
+            "lease_until_ms": self._lease_until_ms(write.lease_s),
+            "status": "queued",
+            "response": write.response,
+            "input": write.input,
+            "last_event": events[-1]["last"],
+            "event_bytes": sum(row["bytes"] for row in events),
+        }
+        insert_missing(connection, background_responses, [record])
+        insert_missing(connection, background_events, events)
+        return m.Done()
+
+    def _record(self, transaction: Transaction, write: m.RecordEvents) -> m.Recorded:
+        row = _row(transaction.connection, (write.tenant, write.response_id))
+        if row is None or row.ended_at_ms is not None or row.owner != write.owner:
+            return m.Recorded(accepted=False)
+        changed: dict[str, Any] = {"status": write.status}
+        if write.response is not None:
+            changed["response"] = write.response
+        self._extend(transaction.connection, row, write.first, write.events, changed)
+        return m.Recorded(accepted=True)
+
+    def _end(self, transaction: Transaction, write: m.EndBackground) -> m.Recorded:
+        row = _row(transaction.connection, (write.tenant, write.response_id))
+        if row is None:
+            return m.Recorded(accepted=False)
+        if row.ended_at_ms is not None:
+            again = row.status == write.status and row.response == write.response
+            return m.Recorded(accepted=bool(again))
+        if row.owner != write.owner:
+            return m.Recorded(accepted=False)
+        if write.save is not None:
+            self._responses[m.Save](transaction, write.save)
+        changed = self._ended(write.status, write.response)
+        self._extend(transaction.connection, row, write.first, write.events, changed)
+        return m.Recorded(accepted=True)
+
+    def _renew(self, transaction: Transaction, write: m.RenewBackground) -> m.StillRunning:
+        ours = (
+            _records.owner == write.owner,
+            _records.response_id.in_(write.response_ids),
+            _records.ended_at_ms.is_(None),
+        )
+        renewed = (
+            sa.update(background_responses)
+            .where(*ours)
+            .values(lease_until_ms=self._lease_until_ms(write.lease_s))
+            .returning(_records.response_id)
+        )
+        return m.StillRunning(tuple(transaction.connection.execute(renewed).scalars()))
+
+    def _cancel(self, transaction: Transaction, write: m.CancelBackground) -> m.Stored:
+        row = _row(transaction.connection, (write.tenant, write.response_id))
+        if row is None:
+            raise unknown(write)
+        response = row.response
+        if row.ended_at_ms is None:
+            response = cancelled(response)
+            self._close(transaction.connection, row, "cancelled", response)
+        return m.Stored(response, row.input)
+
+    def _delete(self, transaction: Transaction, write: m.Delete) -> m.Done:
+        """Its owner, if it runs, learns of it with its next write."""
+        key = (write.tenant, write.response_id)
+        delete = self._responses[m.Delete]
+        if _row(transaction.connection, key) is None:
+            delete(transaction, write)
+            return m.Done()
+        _forget(transaction.connection, key, record=True)
+        with suppress(NotFound):
+            delete(transaction, write)
+        return m.Done()
+
+    def _sweep(self, transaction: Transaction, _: Sweep) -> Swept:
+        connection, now_ms = transaction.connection, self._now_ms()
+        unowned = (
+            sa.select(background_responses)
+            .where(_records.ended_at_ms.is_(None), _records.lease_until_ms < now_ms)
+            .limit(MAX_SWEPT)
+            .with_for_update(skip_locked=True)
+        )
+        ended = []
+        for row in connection.execute(unowned).all():
+            self._close(connection, row, "failed", lost(row.response))
+            ended.append((row.tenant, row.response_id))
+        self._clear(connection, now_ms)
+        return ended
+
+    def _clear(self, connection: sa.Connection, now_ms: int) -> None:
+        """Events are kept for a while after the end; then a record only of what is not stored."""
+        events_ms = now_ms - round(self._settings.background_events_s * 1000)
+        unstored_ms = now_ms - round(self._settings.background_unstored_s * 1000)
+        useless = sa.or_(_records.status.in_(_STORED), _records.ended_at_ms < unstored_ms)
+        over = (
+            sa.select(_records.tenant, _records.response_id, useless.label("useless"))
+            .where(_records.ended_at_ms < events_ms, sa.or_(_records.event_bytes > 0, useless))
+            .limit(MAX_SWEPT)
+        )
+        for row in connection.execute(over).all():
+            _forget(connection, (row.tenant, row.response_id), record=row.useless)
+
+    def _close(
+        self, connection: sa.Connection, row: sa.Row[Any], status: m.BackgroundStatus, last: m.Json
+    ) -> None:
+        """End a running response for its owner."""
+        number = row.last_event + 1
+        events = (terminal_event(status, number, last),)
+        self._extend(connection, row, number, events, self._ended(status, last))
+
+    def _ended(self, status: m.BackgroundStatus, response: m.Json) -> dict[str, Any]:
+        return {"status": status, "response": response, "ended_at_ms": self._now_ms()}
+
+    def _extend(
+        self,
+        connection: sa.Connection,
+        row: sa.Row[Any],
+        first: int,
+        events: tuple[m.Json, ...],
+        changed: dict[str, Any],
+    ) -> None:
+        key = (row.tenant, row.response_id)
+        new = list(events[max(0, row.last_event + 1 - first) :])
+        if new:
+            added = event_rows(*key, row.last_event + 1, new)
+            insert_missing(connection, background_events, added)
+            kept = row.event_bytes + sum(row["bytes"] for row in added)
+            excess = kept - self._settings.background_event_bytes
+            if excess > 0:
+                kept -= _trim(connection, key, excess)
+            changed |= {"last_event": added[-1]["last"], "event_bytes": kept}
+        connection.execute(
+            sa.update(background_responses).where(*_key(_records, key)).values(**changed)
+        )
+
+    def _lease_until_ms(self, lease_s: float) -> int:
+        return self._now_ms() + round(lease_s * 1000)
+
+    def _now_ms(self) -> int:
+        return round(self._now_s() * 1000)
+
+
+def _row(connection: sa.Connection, key: Key) -> sa.Row[Any] | None:
+    query = sa.select(background_responses).where(*_key(_records, key)).with_for_update()
+    return connection.execute(query).one_or_none()
+
+
+def _trim(connection: sa.Connection, key: Key, excess_bytes: int) -> int:
+    """Drop the oldest rows of events, but never the newest; how many bytes that were."""
+    rows = sa.select(_events.first, _events.bytes).where(*_key(_events, key))
+    dropped, up_to = 0, -1
+    for row in connection.execute(rows.order_by(_events.first)).all()[:-1]:
+        if dropped >= excess_bytes:
+            break
+        dropped, up_to = dropped + row.bytes, row.first
+    connection.execute(
+        sa.delete(background_events).where(*_key(_events, key), _events.first <= up_to)
+    )
+    return dropped
+
+
+def _forget(connection: sa.Connection, key: Key, *, record: bool) -> None:
+    """The events, and the `record` too, or it without them."""
+    connection.execute(sa.delete(background_events).where(*_key(_events, key)))
+    ours = _key(_records, key)
+    if record:
+        connection.execute(sa.delete(background_responses).where(*ours))
+    else:
+        connection.execute(sa.update(background_responses).where(*ours).values(event_bytes=0))
+
+
+def _key(columns: Any, key: Key) -> tuple[sa.ColumnElement[bool], ...]:  # noqa: ANN401 -- a table's
+    return columns.tenant == key[0], columns.response_id == key[1]

@@ -1,0 +1,121 @@
+"""Retrieving, streaming and cancelling responses: what is asked of one after it was created."""
+
+import re
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnwire.gateway.auth import Principal
+from turnwire.gateway.background import BackgroundTurns
+from turnwire.gateway.event_stream import EventStream, at_once, followed
+from turnwire.gateway.observation import ObservedTurn
+from turnwire.gateway.turns import Serving
+from turnwire.pipelines import messages as m
+from turnwire.pipelines.background import is_background, is_running
+from turnwire.pipelines.protocol.errors import EventsGone, InvalidRequest, NotFound
+from turnwire.pipelines.protocol.include import included, shown
+from turnwire.pipelines.replay import replayed
+from turnwire.pipelines.turn_request import TurnRequest
+
+_YES, _NO = frozenset({"1", "true", "True"}), frozenset({"", "0", "false", "False"})
+_REASONING = {
+    "openai": b"response.reasoning_text",
+    "open_responses": b"response.reasoning",
+    "hidden": b"response.reasoning_text",
+}
+_NUMBER = re.compile(r"\d{1,18}\Z", re.ASCII)
+
+
+class BackgroundPages:
+    """Guarded as `Pages` are."""
+
+    def __init__(self, serving: Serving, turns: BackgroundTurns) -> None:
+        self._serving = serving
+        self._turns = turns
+
+    async def create(self, request: TurnRequest, observed: ObservedTurn) -> Response:
+        """The answer to a request with `background`. Raises what it is refused with."""
+        turn = await self._turns.create(request, observed)
+        if turn.streams:
+            return await self._stream_of(m.FollowBackground(turn.tenant, turn.id))
+        headers = {"x-request-id": turn.id, "cache-control": "no-store"}
+        return Response(turn.recorder.accepted, 200, headers, "application/json")
+
+    async def retrieve(self, request: Request, principal: Principal) -> object:
+        query = request.query_params
+        asked = included(query.multi_items())
+        after = _after(query.get("starting_after"))
+        response_id = request.path_params["response_id"]
+        if _flag(query.get("stream", "")):
+            return await self._streamed(principal.tenant, response_id, after)
+        command = m.Fetch(principal.tenant, response_id)
+        return shown((await self._serving.ports.store.fetch(command)).response, asked)
+
+    async def cancel(self, request: Request, principal: Principal) -> object:
+        response_id = request.path_params["response_id"]
+        command = m.CancelBackground(principal.tenant, response_id)
+        stored = await self._serving.ports.background.cancel(command)
+        self._turns.stop(response_id)
+        return stored.response
+
+    async def delete(self, request: Request, principal: Principal) -> object:
+        response_id = request.path_params["response_id"]
+        await self._serving.ports.store.delete(m.Delete(principal.tenant, response_id))
+        self._turns.stop(response_id)
+        self._serving.ports.leases.forget(principal.tenant, response_id)
+        return {"id": response_id, "object": "response", "deleted": True}
+
+    async def _streamed(self, tenant: str, response_id: str, after: int | None) -> EventStream:
+        """The events as they were sent. Where they are not kept, those of the finished object."""
+        serving = self._serving
+        command = m.FollowBackground(tenant, response_id, -1 if after is None else after)
+        try:
+            return await self._stream_of(command)
+        except (NotFound, EventsGone) as error:
+            stored = await serving.ports.store.fetch(m.Fetch(tenant, response_id))
+            if is_running(stored.response):
+                raise
+            if after is not None:
+                raise _no_numbers(stored.response, error) from None
+        reasoning = _REASONING[serving.settings.reasoning_events]
+        pages = at_once(replayed(stored.response, reasoning))
+        return EventStream(response_id, pages, serving.clients, self._turns)
+
+    async def _stream_of(self, command: m.FollowBackground) -> EventStream:
+        """Raises what storage refuses, before anything is sent."""
+        serving = self._serving
+        patience_s = serving.settings.background.storage_wait_s
+        pages = followed(serving.ports.background, command, patience_s)
+        return await EventStream(command.response_id, pages, serving.clients, self._turns).begun()
+
+
+def _no_numbers(response: m.Json, error: Exception) -> InvalidRequest:
+    if is_background(response):
+        return (
+            error
+            if isinstance(error, EventsGone)
+            else EventsGone(
+                "The events of this response are not kept any more: leave 'starting_after' out.",
+                "starting_after",
+            )
+        )
+    return InvalidRequest(
+        "Only a response made with 'background' can be resumed: leave 'starting_after' out.",
+        "starting_after",
+    )
+
+
+def _flag(value: str) -> bool:
+    if value in _YES or value in _NO:
+        return value in _YES
+    raise InvalidRequest("Invalid 'stream': expected true or false.", "stream")
+
+
+def _after(value: str | None) -> int | None:
+    if value is None:
+        return None
+    if _NUMBER.match(value) is None:
+        raise InvalidRequest(
+            "Invalid 'starting_after': expected the sequence_number of an event.", "starting_after"
+        )
+    return int(value)

@@ -1,0 +1,228 @@
+"""One turn in the background: what it reports goes to its record, which storage keeps."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from turnwire.actors.backoff import Backoff
+from turnwire.gateway import render
+from turnwire.gateway.observation import ObservedTurn
+from turnwire.gateway.turns import Serving
+from turnwire.pipelines import messages as m
+from turnwire.pipelines.background import Recorder, Write
+from turnwire.pipelines.ports import Engine, Store
+from turnwire.pipelines.protocol.errors import ApiError, Overloaded, RateLimitExceeded
+from turnwire.pipelines.turn import Turn
+from turnwire.pipelines.turn_request import Memory, TurnRequest
+
+logger = logging.getLogger("turnwire.gateway")
+
+
+class BackgroundTurn:
+    """Listens to its turn, and is a client as far as time and the server's end go."""
+
+    def __init__(
+        self, serving: Serving, request: TurnRequest, owner: str, observed: ObservedTurn
+    ) -> None:
+        settings = serving.settings.background
+        self.id = request.response_id
+        self.tenant = request.tenant
+        self.streams = False
+        """Did the request ask for a stream?"""
+        self.task: asyncio.Task[None] | None = None
+        self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """The record is committed, or the request refused."""
+        # Nobody may be there any more to be told.
+        self.begun.add_done_callback(lambda begun: begun.cancelled() or begun.exception())
+        self.recorder = Recorder(
+            tenant=request.tenant,
+            response_id=request.response_id,
+            owner=owner,
+            created_at=serving.clock.today_s(),
+            lease_s=settings.lease_s,
+            max_running=settings.max_running_per_tenant,
+            max_unsaved_bytes=settings.max_unsaved_bytes,
+        )
+        self._serving = serving
+        self._settings = settings
+        self._request: TurnRequest | None = request
+        self._held_bytes = len(request.frame)
+        self._observed = observed
+        self._turn: Turn | None = None
+        self._news = asyncio.Event()
+        self._over = asyncio.Event()
+        self._stopped = False
+
+    async def run(self, memory: Memory) -> None:
+        """Returns when the turn and its record are over. Cancelling it stops the turn."""
+        assert self._request is not None, "one use each"
+        services = self._serving.services
+        services = replace(
+            services,
+            store=_RecordedStore(services.store, self),
+            engine=_RecordedEngine(services.engine, self),
+        )
+        turn = self._turn = Turn(self._request, memory, services, self)
+        self._request = None
+        async with asyncio.TaskGroup() as tasks:
+            writing = tasks.create_task(self._write())
+            if not await self._finished(turn):
+                writing.cancel()
+
+    async def _finished(self, turn: Turn) -> bool:
+        """False when there is no response, only a refusal."""
+        refusal: ApiError | None = None
+        try:
+            await turn.run()
+        except Exception as error:
+            told = render.hidden(error, turn.id)
+            if turn.created and self.recorder.accepted:
+                self.recorder.fail(told)
+                self._news.set()
+            else:
+                refusal = told
+                self.refuse(told)
+        finally:
+            self._observed.ended(turn, refusal)
+        return refusal is None
+
+    def refuse(self, error: ApiError) -> None:
+        if not self.begun.done():
+            self.begun.set_exception(error)
+
+    def stop(self) -> None:
+        """Its record was ended by somebody else, or cannot be written."""
+        if not self._stopped and self.task is not None:
+            self._stopped = True
+            self.task.cancel()
+
+    def close(self) -> None:
+        """Nothing of it runs any more."""
+        self.refuse(Overloaded("The server is restarting; try again in a moment."))
+        self._frame_released()
+
+    async def recorded(self) -> None:
+        """Returns when there is a record; a turn without one is stopped."""
+        await asyncio.wait((self.begun,))
+        if self.begun.exception() is not None:
+            await asyncio.Event().wait()
+
+    async def saved(self, save: m.Save) -> None:
+        """Returns when the response is stored and its record ended, in one commit."""
+        self.recorder.conclude(save)
+        self._news.set()
+        await self._over.wait()
+
+    # --- turn_request.Listener ------------------------------------------------------------------
+
+    def events(self, events: list[m.Json]) -> None:
+        try:
+            self.recorder.add(events)
+        except Overloaded as error:
+            if self._turn is not None:
+                self._turn.end(error)
+        self._news.set()
+
+    def prepared(self, prepared: m.Prepared) -> None:
+        self.streams = prepared.stream
+        self.recorder.input = prepared.stored_input or b"[]"
+        self._observed.prepared(prepared)
+        self._frame_released()
+
+    def ended(self) -> None:
+        """The record says so itself."""
+
+    # --- turns.Client ---------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> None:
+        if self._turn is not None:
+            self._turn.beat(now_s)
+
+    def drain(self) -> None:
+        """It finishes."""
+
+    def expired(self) -> None:
+        if self._turn is not None:
+            self._turn.end(RateLimitExceeded("The server restarts. Please try again in 1s."))
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def _frame_released(self) -> None:
+        self._serving.inbound.give_back(self._held_bytes)
+        self._held_bytes = 0
+
+    async def _write(self) -> None:
+        """The one writer of the record: each write is committed before the next is made."""
+        while not self.recorder.over:
+            await self._news.wait()
+            self._news.clear()
+            while (write := self.recorder.next()) is not None:
+                if not await self._committed(write):
+                    self.stop()
+                    return
+                self.recorder.written(write)
+                if isinstance(write, m.BeginBackground):
+                    self.begun.set_result(None)
+                else:
+                    await asyncio.sleep(0 if self.recorder.over else self._settings.flush_s)
+        self._over.set()
+
+    async def _committed(self, write: Write) -> bool:
+        """False when it was refused, or storage was away for too long."""
+        store, clock, backoff = self._serving.ports.background, self._serving.clock, Backoff()
+        if isinstance(write, m.BeginBackground):
+            try:
+                await store.begin(write)
+            except ApiError as error:
+                self.refuse(error)
+                return False
+            return True
+        give_up_s = clock.now_s() + self._settings.storage_wait_s
+        while clock.now_s() < give_up_s:
+            try:
+                return (await store.record(write)).accepted
+            except ApiError as error:
+                logger.warning("background.not_recorded %s: %s", self.id, error)
+                await asyncio.sleep(backoff.next_s())
+        return False
+
+
+class _RecordedStore(Store):
+    """Stores the response together with the end of its record."""
+
+    def __init__(self, store: Store, turn: BackgroundTurn) -> None:
+        self._store = store
+        self._turn = turn
+
+    async def save(self, command: m.Save) -> None:
+        await self._turn.saved(command)
+
+    async def load(self, command: m.Load) -> m.Chain:
+        return await self._store.load(command)
+
+    async def load_conversation(self, command: m.LoadConversation) -> m.ConversationTail:
+        return await self._store.load_conversation(command)
+
+    async def append(self, command: m.AppendTurn) -> m.Appended:
+        raise AssertionError("a request in a conversation is not taken in the background")
+
+
+class _RecordedEngine(Engine):
+    """Generates nothing for a response that has no record yet: it may be refused."""
+
+    def __init__(self, engine: Engine, turn: BackgroundTurn) -> None:
+        self._engine = engine
+        self._turn = turn
+
+    @asynccontextmanager
+    async def generate(
+        self, worker: m.Endpoint, command: m.Generate
+    ) -> AsyncIterator[AsyncIterator[list[m.EngineEvent]]]:
+        await self._turn.recorded()
+        async with self._engine.generate(worker, command) as batches:
+            yield batches
+
+    async def count(self, worker: m.Endpoint, command: m.CountPrompt) -> m.TokenCount:
+        return await self._engine.count(worker, command)
