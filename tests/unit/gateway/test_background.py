@@ -20,7 +20,7 @@ QUICK = BackgroundSettings(flush_s=0.001, renew_s=0.05)
 
 @pytest.fixture
 async def storage(database_url: str) -> AsyncIterator[LocalStorage]:
-    async with LocalStorage(database_url, background_grace_s=0.2) as storage:
+    async with LocalStorage(database_url) as storage:
         yield storage
 
 
@@ -254,24 +254,23 @@ async def test_more_than_may_run_are_refused_by_name(storage: LocalStorage, open
         await polled(client, await begun(client))
 
 
-async def test_one_whose_gateway_is_lost_ends_as_failed(
-    storage: LocalStorage, opener: Opener
-) -> None:
-    lost = await opener.open(settings=settings(lease_s=0.3), storage=storage)
-    other = await opener.open(settings=settings(), storage=storage)
-    hanging(lost, after=1)
-    async with lost.openai() as client:
-        response_id = await begun(client)
-    await lost.world.hanging.wait()
-    await lost.gateway._background._tasks.close()  # as its process dies: nothing is written
-    async with other.openai() as client, other.httpx() as http:
-        events = await streamed(http, f"/responses/{response_id}?stream=true")
-        check_events(events)
-        assert events[-1]["type"] == "response.failed"
-        response = await client.responses.retrieve(response_id)
-        assert response.status == "failed"
-        assert response.error is not None
-        assert "lost" in response.error.message
+async def test_one_whose_gateway_is_lost_ends_as_failed(database_url: str, opener: Opener) -> None:
+    async with LocalStorage(database_url, background_grace_s=0.2) as storage:
+        lost = await opener.open(settings=settings(lease_s=0.3), storage=storage)
+        other = await opener.open(settings=settings(), storage=storage)
+        hanging(lost, after=1)
+        async with lost.openai() as client:
+            response_id = await begun(client)
+        # As its process dies: nothing is written any more.
+        await lost.gateway._background.close()
+        async with other.openai() as client, other.httpx() as http:
+            events = await streamed(http, f"/responses/{response_id}?stream=true")
+            check_events(events)
+            assert events[-1]["type"] == "response.failed"
+            response = await client.responses.retrieve(response_id)
+            assert response.status == "failed"
+            assert response.error is not None
+            assert "lost" in response.error.message
 
 
 async def test_neither_it_nor_its_followers_notice_a_restart_of_storage(
