@@ -19,6 +19,7 @@ from turnwire.pipelines.config import StorageSettings
 from turnwire.pipelines.protocol.errors import (
     ApiError,
     InvalidRequest,
+    Overloaded,
 )
 
 SWEEP_S = 1.0
@@ -45,6 +46,7 @@ class BackgroundStorage:
         self._write = write
         self._page = page
         self._fetch = fetch
+        self._closing = False
         self._news: dict[Key, set[asyncio.Event]] = defaultdict(set)
         self._look_again_s = ALONE_S if settings.url.startswith("sqlite") else LOOK_AGAIN_S
 
@@ -59,6 +61,13 @@ class BackgroundStorage:
 
     def streams(self) -> dict[type[m.Message], StreamHandler]:
         return {m.FollowBackground: self._follow}
+
+    def close(self) -> None:
+        """Send followers away: what they follow may take long, and others can tell them."""
+        self._closing = True
+        for events in self._news.values():
+            for event in events:
+                event.set()
 
     def changed(self, tenant: str, response_id: str) -> None:
         """Wake who follows it."""
@@ -108,6 +117,8 @@ class BackgroundStorage:
         begun = False
         with self._listening((tenant, response_id)) as news:
             while True:
+                if self._closing:
+                    raise Overloaded("this storage worker is stopping")
                 news.clear()
                 page, is_over = await self._page(m.FollowBackground(tenant, response_id, after))
                 if page.events or not begun:

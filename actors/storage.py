@@ -85,6 +85,8 @@ class StorageActor:
             blocks.callback(self._reader.shutdown, wait=False)
             await asyncio.get_running_loop().run_in_executor(self._reader, self._open)
             blocks.callback(self._engine.dispose)
+            # A read that is under way has a connection of the engine.
+            blocks.push_async_callback(asyncio.to_thread, self._reader.shutdown)
             self._queue: GroupCommit[object, object] = await blocks.enter_async_context(
                 GroupCommit(self._writer.commit, self._settings.max_queued, "storage")
             )
@@ -93,6 +95,7 @@ class StorageActor:
             sweeping.start(self._background.sweep_until_cancelled())
             endpoint = await self._listener.start(folder=folder, tcp_host=tcp_host)
             blocks.push_async_callback(self._listener.close, self._settings.drain_s)
+            blocks.callback(self._background.close)
             self._blocks = blocks.pop_all()
         return m.Worker(endpoint, "storage", max_ongoing=self._settings.max_ongoing)
 

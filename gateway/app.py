@@ -11,9 +11,9 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from turnwire.gateway import render
-from turnwire.gateway.conversations import conversation_routes
 from turnwire.gateway.background import BackgroundTurns
 from turnwire.gateway.background_pages import BackgroundPages
+from turnwire.gateway.conversations import conversation_routes
 from turnwire.gateway.http import TurnExchange
 from turnwire.gateway.pages import Pages
 from turnwire.gateway.turns import Serving
