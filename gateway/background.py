@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
+from collections.abc import Mapping
 
 from turnwire.actors.owned_tasks import OwnedTasks
 from turnwire.gateway.background_turn import BackgroundTurn
@@ -38,7 +39,9 @@ class BackgroundTurns:
     def __contains__(self, response_id: str) -> bool:
         return response_id in self._running
 
-    async def create(self, request: TurnRequest, observed: ObservedTurn) -> BackgroundTurn:
+    async def create(
+        self, request: TurnRequest, observed: ObservedTurn, headers: Mapping[str, str]
+    ) -> BackgroundTurn:
         """Returns when its record is committed; it goes on whatever becomes of the caller.
 
         Raises the ApiError of a request that is refused. The frame's bytes are given back to
@@ -51,7 +54,7 @@ class BackgroundTurns:
             raise
         turn = BackgroundTurn(self._serving, request, self._owner, observed)
         self._running[turn.id] = turn
-        turn.task = self._tasks.start(self._run(turn, request.tenant))
+        turn.task = self._tasks.start(self._run(turn, request.tenant, headers))
         await asyncio.shield(turn.begun)
         return turn
 
@@ -77,12 +80,12 @@ class BackgroundTurns:
                 "wait for one to end."
             )
 
-    async def _run(self, turn: BackgroundTurn, tenant: str) -> None:
+    async def _run(self, turn: BackgroundTurn, tenant: str, headers: Mapping[str, str]) -> None:
         serving = self._serving
         try:
             serving.clients.enter(turn)
             async with serving.ports.leases.shared(tenant) as leased:
-                await turn.run(serving.memory(leased))
+                await turn.run(serving.memory(leased, headers))
         except ApiError as error:
             turn.refuse(error)
         finally:

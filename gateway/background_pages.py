@@ -1,6 +1,7 @@
 """Retrieving, streaming and cancelling responses: what is asked of one after it was created."""
 
 import re
+from collections.abc import Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -33,13 +34,15 @@ class BackgroundPages:
         self._serving = serving
         self._turns = turns
 
-    async def create(self, request: TurnRequest, observed: ObservedTurn) -> Response:
+    async def create(
+        self, request: TurnRequest, observed: ObservedTurn, headers: Mapping[str, str]
+    ) -> Response:
         """The answer to a request with `background`. Raises what it is refused with."""
-        turn = await self._turns.create(request, observed)
+        turn = await self._turns.create(request, observed, headers)
         if turn.streams:
             return await self._stream_of(m.FollowBackground(turn.tenant, turn.id))
-        headers = {"x-request-id": turn.id, "cache-control": "no-store"}
-        return Response(turn.recorder.accepted, 200, headers, "application/json")
+        answer = {"x-request-id": turn.id, "cache-control": "no-store"}
+        return Response(turn.recorder.accepted, 200, answer, "application/json")
 
     async def retrieve(self, request: Request, principal: Principal) -> object:
         query = request.query_params

@@ -156,7 +156,7 @@ class TurnExchange:
             )
             if envelope.background:
                 self._held_bytes = 0  # the turn gives them back
-                return await self._background.create(turn_request, observed)
+                return await self._background.create(turn_request, observed, request.headers)
             async with self._serving.ports.leases.shared(principal.tenant) as leased:
                 outbox = self._outbox(request)
                 memory = self._serving.memory(leased, request.headers)
