@@ -48,3 +48,15 @@ def test_end_to_end_measures_two_histories_and_names_who_spends_what() -> None:
         assert 0 < cost["ServeReplica:gateway:Gateway"] < cost["all"]
         assert 0 < found["floor"]["back_to_back"]["p50_ms"] < turns[name]["p50_ms"]
     assert turns["back_to_back_ratio"]["median"] > 0
+
+
+def test_soak_finds_no_turn_that_knows_less_or_more_than_its_past(server: RunningServer) -> None:
+    found = line_of("soak.py", "--url", server.url, "--turns", "300")
+    assert found["mismatches"] == 0
+    assert min(found[how] for how in ("named", "in_full", "in_full_http", "cached")) > 0
+
+
+def test_connection_memory_measures_an_idle_conversation_and_its_growth() -> None:
+    found = line_of("connection_memory.py", "--seconds", "0.1")
+    assert found["idle_context_mib"]["median"] > 0
+    assert found["growth_bytes_a_turn"]["median"] > 0
