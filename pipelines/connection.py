@@ -18,7 +18,7 @@ from turnwire.pipelines.ablation import all_text, unrendered, validated_again
 from turnwire.pipelines.config import ConnectionSettings
 from turnwire.pipelines.continuity import continuation
 from turnwire.pipelines.history import ConversationName, Entry, History
-from turnwire.pipelines.lineage import Checkpoint, content_after, content_of, context_of, restored
+from turnwire.pipelines.lineage import Checkpoint, context_of, restored
 from turnwire.pipelines.new_items import NewItems, check
 from turnwire.pipelines.prepared_turn import answered, facts_of, prepared_of
 from turnwire.pipelines.prompts.check import PromptCheck
@@ -39,7 +39,7 @@ from turnwire.pipelines.protocol.errors import (
     Overloaded,
 )
 from turnwire.pipelines.protocol.ids import RandomBytes
-from turnwire.pipelines.protocol.items import asks
+from turnwire.pipelines.protocol.items import Item, asks
 from turnwire.pipelines.protocol.requests import Request, RequestParser
 from turnwire.pipelines.remembered import Remembered
 from turnwire.pipelines.stored_references import resolved
@@ -52,6 +52,8 @@ _RECALLABLE = 32
 class _Running:
     turn: Checkpoint
     """As prepared: without its answer."""
+    items: tuple[Item, ...]
+    """Its own."""
     prompts: Prompts
     head: Head
     parent: Entry | None
@@ -121,7 +123,7 @@ class ConnectionState:
         if running is None:
             return
         try:
-            turn = answered(running.turn, command)
+            turn = answered(running.turn, running.items, command)
             if running.conversation_id is None:
                 # What is said in a conversation ends with it, and is found by its name.
                 self._remembered.add(turn)
@@ -289,6 +291,7 @@ class ConnectionState:
         facts = facts_of(command.response_id, self._tenant, command.model, request, mark.tokens)
         self._running[command.response_id] = _Running(
             turn,
+            draft.new.items,
             prompts,
             head,
             parent,
@@ -316,9 +319,6 @@ class ConnectionState:
             new = check(request.input, context_of(before))
         if request.conversation_id is not None:
             conversations.check_ids(new.items, context_of(before))
-        # Reasoning alone shows in a prompt and not in what was said.
-        empty = request.generate or not new.items
-        content = content_after(content_of(before), new.items, empty=empty)
         turn = Checkpoint(
             response_id=response_id,
             parent=before,
@@ -330,7 +330,6 @@ class ConnectionState:
             input=new.json,
             asked=any(map(asks, new.items)),
             effort=request.reasoning.effort,
-            content=content,
         )
         self._check_size(turn)
         prompts = self._prompts(model)

@@ -6,12 +6,12 @@ Pure functions of a request and the checkpoint made of it.
 from dataclasses import replace
 
 from turnwire.pipelines import messages as m
-from turnwire.pipelines.lineage import Checkpoint, chain_to, content_after, unbracketed
+from turnwire.pipelines.lineage import Checkpoint, chain_to, content_after, content_of, unbracketed
 from turnwire.pipelines.new_items import NewItems
 from turnwire.pipelines.prompts.constraint import constraint_of
 from turnwire.pipelines.protocol.echo import echo_of
 from turnwire.pipelines.protocol.errors import ContextLengthExceeded, Internal, InvalidRequest
-from turnwire.pipelines.protocol.items import kept_items
+from turnwire.pipelines.protocol.items import Item, kept_items
 from turnwire.pipelines.protocol.requests import Request
 
 LOGPROBS = "message.output_text.logprobs"
@@ -103,18 +103,20 @@ def _stored_context(request: Request, parent: Checkpoint | None) -> m.Chain | No
     return chain_to(parent) if parent is not None and not parent.stored else None
 
 
-def answered(turn: Checkpoint, command: m.Commit) -> Checkpoint:
-    """A prepared turn with its answer."""
+def answered(turn: Checkpoint, given: tuple[Item, ...], command: m.Commit) -> Checkpoint:
+    """A prepared turn with its answer. `given`: its own input items."""
     output = unbracketed(command.items)
     try:
         items = kept_items(output)
     except InvalidRequest as error:
         raise Internal("the answer of a turn is not a list of items") from error
+    # Here and not when it was prepared: nobody waits for it. Reasoning alone says nothing.
+    asked = content_after(content_of(turn.parent), given, empty=turn.generated or not given)
     return replace(
         turn,
         context=turn.context.plus(items, output),
         output=output,
         sampled=command.sampled,
         finish=command.finish,
-        content=content_after(turn.content, items, empty=not turn.generated),
+        content=content_after(asked, items, empty=not turn.generated),
     )
