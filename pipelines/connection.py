@@ -185,6 +185,7 @@ class ConnectionState:
         before = self._before(request, command)
         if isinstance(before, m.ParentUnknown | m.ConversationAt):
             return before
+        assert not isinstance(before, m.ContentUnknown), "only a Prepare may ask"
         parent, repeated = before
         try:
             draft = self._draft("", None, command.model, request, parent, repeated)
@@ -211,14 +212,9 @@ class ConnectionState:
         request = self._parsed(command)
         if isinstance(request, m.ParentUnknown):
             return request
-        asks_others = command.may_ask and "token_cache" not in command.ablated
-        if asks_others and not request.names_what_is_before:
-            unknown = self._remembered.unknown(request.input)
-            if unknown is not None:
-                return unknown
         self._remembered.learn(command.known)
         before = self._before(request, command)
-        if isinstance(before, m.ParentUnknown | m.ConversationAt):
+        if isinstance(before, m.ParentUnknown | m.ConversationAt | m.ContentUnknown):
             return before
         parent, repeated = before
         try:
@@ -245,7 +241,7 @@ class ConnectionState:
 
     def _before(
         self, request: Request, command: m.Prepare | m.CountTokens
-    ) -> tuple[Entry | None, int] | m.ParentUnknown | m.ConversationAt:
+    ) -> tuple[Entry | None, int] | m.ParentUnknown | m.ConversationAt | m.ContentUnknown:
         """What the turn continues, pinned, and how much of its input that is already; or what must
         be loaded first."""
         if request.conversation_id is not None:
@@ -254,11 +250,12 @@ class ConnectionState:
         if request.previous_response_id is not None:
             parent = self._find(request.previous_response_id, command.chain)
             return m.ParentUnknown(request.previous_response_id) if parent is None else (parent, 0)
-        known = self._remembered.find(request.input)
-        if known is None or "token_cache" in _left_out(command):
+        if "token_cache" in _left_out(command):
             return None, 0
-        repeated, turn = known
-        return self.history.adopt(turn), repeated
+        known = self._remembered.find(request.input)
+        if isinstance(command, m.Prepare) and command.may_ask and known.wanted is not None:
+            return known.wanted
+        return None if known.turn is None else self.history.adopt(known.turn), known.count
 
     def _find(self, response_id: str, chain: m.Chain | None) -> Entry | None:
         """The parent, pinned: from memory, else from what storage had of it."""

@@ -6,6 +6,7 @@ and hand it to another actor whose client repeats it.
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from turnwire.pipelines.content_index import Content, ContentIndex, contents
 from turnwire.pipelines.continuity import made_by_model
@@ -15,6 +16,20 @@ from turnwire.pipelines.protocol.items import Item, Reference, asks, kept_items
 
 _COLLECTED_BYTES = 16 * 1024 * 1024
 """Of one `Collected`, and of what waits to be collected: behind it the oldest is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The beginning of an input that is known here."""
+
+    count: int
+    turn: Checkpoint | None
+    """The one that ends with the last of so many items."""
+    wanted: ContentUnknown | None
+    """What others may know: there are items behind that a model made."""
+
+
+NOTHING = Repeated(0, None, None)
 
 
 class Remembered:
@@ -37,26 +52,23 @@ class Remembered:
         while self._uncollected_bytes > _COLLECTED_BYTES:
             self._collected(next(iter(self._uncollected)))
 
-    def find(self, given: Sequence[Item | Reference]) -> tuple[int, Checkpoint] | None:
-        """How many of these items are known from the first on, and the turn that ends there."""
-        return self._index.longest(contents(_items(given))) if self._max_bytes else None
-
-    def unknown(self, given: Sequence[Item | Reference]) -> ContentUnknown | None:
-        """What others may know of these items; None: what a model made in them is known here."""
+    def find(self, given: Sequence[Item | Reference]) -> "Repeated":
+        """What of these items was said before, from the first on."""
         if not self._max_bytes:
-            return None
-        items = _items(given)
+            return NOTHING
+        items = [item for item in given if not isinstance(item, Reference)]
         conversation = contents(items)
-        known, _ = self._index.longest(conversation) or (0, None)
+        count, turn = self._index.longest(conversation) or (0, None)
         last = max((at for at, item in enumerate(items, 1) if made_by_model(item)), default=0)
-        if last <= known:
-            return None
-        beyond = conversation[known:]
-        return ContentUnknown(
+        if last <= count:
+            return Repeated(count, turn, None)
+        beyond = conversation[count:]
+        wanted = ContentUnknown(
             tuple(content.said for content in beyond),
             tuple(content.thought for content in beyond),
-            conversation[known - 1].said if known else b"",
+            conversation[count - 1].said if count else b"",
         )
+        return Repeated(count, turn, wanted)
 
     def learn(self, turns: Sequence[KnownTurn]) -> None:
         """What others knew, oldest first."""
@@ -91,10 +103,6 @@ class Remembered:
 
     def _collected(self, number: int) -> None:
         self._uncollected_bytes -= self._uncollected.pop(number).size_bytes
-
-
-def _items(given: Sequence[Item | Reference]) -> list[Item]:
-    return [item for item in given if not isinstance(item, Reference)]
 
 
 def _known(turn: Checkpoint) -> KnownTurn:
