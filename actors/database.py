@@ -28,8 +28,8 @@ _log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_MS = 5000
 """How long a write waits for another process's transaction on the same file."""
-ANSWER_S = 10.0
-"""A PostgreSQL that takes longer to connect or to answer is taken to be away."""
+ANSWER_S = 5.0
+"""A PostgreSQL that takes longer to connect or to answer is taken to be away, the second time."""
 MIGRATE_S = 3600.0
 
 Answer = TypeVar("Answer")
@@ -133,19 +133,21 @@ def persistently(attempt: Callable[[], Answer]) -> Answer:
     """
     try:
         return attempt()
-    except DBAPIError as error:
+    except (DBAPIError, OSError) as error:
         if not is_away(error):
             raise
     try:
         return attempt()
-    except DBAPIError as error:
+    except (DBAPIError, OSError) as error:
         if not is_away(error):
             raise
         raise Overloaded("the database is away") from error
 
 
-def is_away(error: DBAPIError) -> bool:
+def is_away(error: DBAPIError | OSError) -> bool:
     """Did the database go, or refuse all of us for now, rather than this one statement?"""
+    if isinstance(error, OSError):
+        return True
     return error.connection_invalidated or database_postgres.cannot_connect(error)
 
 

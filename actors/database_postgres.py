@@ -48,7 +48,7 @@ def _ssl_context(location: sa.URL) -> ssl.SSLContext | bool | None:
         raise ValueError("sslrootcert is given twice")
     match mode:
         case "prefer":
-            return None
+            return False if "unix_sock" in location.query else None
         case "disable":
             return False
         case "require":
@@ -66,7 +66,9 @@ def _ssl_context(location: sa.URL) -> ssl.SSLContext | bool | None:
 
 def _mark_away(context: ExceptionContext) -> None:
     """So that SQLAlchemy throws the connection away, and the next use makes a new one."""
-    if _sqlstate(context.original_exception).startswith(_AWAY):
+    error = context.original_exception
+    # The driver leaves some errors of its socket as they are.
+    if isinstance(error, OSError) or _sqlstate(error).startswith(_AWAY):
         context.is_disconnect = True
 
 

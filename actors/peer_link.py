@@ -18,12 +18,19 @@ Dial = Callable[[m.Endpoint, Callable[[Channel], None]], Awaitable[Channel]]
 class PeerLink:
     """`run` is the task of its owner; it ends once the link is retired and idle, or lost then."""
 
-    def __init__(self, worker: m.Worker, dial: Dial, on_down: Callable[["PeerLink"], None]) -> None:
+    def __init__(
+        self,
+        worker: m.Worker,
+        dial: Dial,
+        on_up: Callable[["PeerLink"], None],
+        on_down: Callable[["PeerLink"], None],
+    ) -> None:
         self.worker = worker
         self.ongoing = 0
         """Streams of ours that run there."""
         self.retired = False
         self._dial = dial
+        self._on_up = on_up
         self._on_down = on_down
         self._channel: Channel | None = None
         self._changed = asyncio.Event()
@@ -85,6 +92,8 @@ class PeerLink:
                 backoff.reset()
                 self._channel = channel
                 self._notify()
+                if self.live:
+                    self._on_up(self)
                 await self._until(self._is_over)
             finally:
                 await channel.close()

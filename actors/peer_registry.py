@@ -15,12 +15,20 @@ from turnwire.pipelines.routing import RoutingTable
 
 
 class PeerRegistry:
-    """`on_invalid` is told the id of each worker whose routes no longer hold."""
+    """`on_up` is told of each channel that stands; `on_invalid` the id of each worker whose routes
+    no longer hold.
+    """
 
     def __init__(
-        self, dial: Dial, tasks: OwnedTasks, rng: random.Random, on_invalid: Callable[[str], None]
+        self,
+        dial: Dial,
+        tasks: OwnedTasks,
+        rng: random.Random,
+        on_up: Callable[[PeerLink], None],
+        on_invalid: Callable[[str], None],
     ) -> None:
         self._dial = dial
+        self._on_up = on_up
         self._tasks = tasks
         self._on_invalid = on_invalid
         self._table = RoutingTable(rng)
@@ -85,7 +93,7 @@ class PeerRegistry:
             self._remove(link.id)
             link = None
         if link is None:
-            link = PeerLink(worker, self._dial, self._down)
+            link = PeerLink(worker, self._dial, self._on_up, self._down)
             self._links[link.id] = link
             self._tasks.start(link.run())
         link.worker = worker

@@ -15,6 +15,7 @@ from turnwire.actors.backoff import Backoff
 from turnwire.actors.channel import Channel
 from turnwire.actors.owned_tasks import OwnedTasks
 from turnwire.actors.peer_background import BackgroundPort
+from turnwire.actors.peer_link import PeerLink
 from turnwire.actors.peer_ports import EnginePort, PoolPort, RouterPort, SafetyPort, StorePort
 from turnwire.actors.peer_registry import PeerRegistry
 from turnwire.actors.routing_ref import RoutingDoor
@@ -26,7 +27,7 @@ from turnwire.pipelines.protocol.errors import ApiError
 _log = logging.getLogger(__name__)
 
 
-def _nobody_asked(worker_id: str) -> None:
+def _nobody_asked(*_: str) -> None:
     pass
 
 
@@ -35,7 +36,8 @@ class Peers:
     `background` and `ledger`. Drain the ledger before leaving the block: what it still holds then
     is lost.
 
-    `on_invalid` is told the id of each worker whose routes no longer hold, when that is heard.
+    `on_invalid` is told the id of each worker whose routes no longer hold, when that is heard;
+    `on_deleted` tenant and id of each stored response that any gateway has deleted.
     """
 
     def __init__(
@@ -46,14 +48,16 @@ class Peers:
         safety: SafetySettings,
         billing: BillingSettings,
         on_invalid: Callable[[str], None] = _nobody_asked,
+        on_deleted: Callable[[str, str], None] = _nobody_asked,
         rng: random.Random | None = None,
     ) -> None:
+        self._on_deleted = on_deleted
         self._node = node
         self._routing = routing
         self._settings = channel
         self._tasks = OwnedTasks("peers")
         rng = rng or random.Random(secrets.randbits(64))
-        self._registry = PeerRegistry(self._dial, self._tasks, rng, on_invalid)
+        self._registry = PeerRegistry(self._dial, self._tasks, rng, self._up, on_invalid)
         within_s = channel.connect_s
         self.router = RouterPort(self._registry, within_s)
         self.engine = EnginePort(self._registry, within_s)
@@ -118,6 +122,21 @@ class Peers:
         finally:
             self.router.routing = None
             await channel.close()
+
+    def _up(self, link: PeerLink) -> None:
+        if link.worker.pool == "storage":
+            self._tasks.start(self._hear_deletes(link.channel))
+
+    async def _hear_deletes(self, channel: Channel) -> None:
+        """Until the channel is lost; the next one tells again what was deleted lately."""
+        try:
+            async with channel.stream(m.WatchDeletes()) as batches:
+                async for batch in batches:
+                    for deleted in batch:
+                        assert isinstance(deleted, m.Deleted)
+                        self._on_deleted(deleted.tenant, deleted.response_id)
+        except ApiError as error:
+            _log.info("storage.deletes_unheard: %s", error)
 
     async def _dial(self, endpoint: m.Endpoint, on_lost: Callable[[Channel], None]) -> Channel:
         secret = b""

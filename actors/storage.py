@@ -5,6 +5,7 @@ is to be stored sends one.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +19,11 @@ from turnwire.actors.background_reading import BackgroundReading
 from turnwire.actors.background_records import BackgroundRecords
 from turnwire.actors.channel import Listener
 from turnwire.actors.database import open_database
+from turnwire.actors.deletes import Deletes
 from turnwire.actors.fenced_writer import Fenced, FencedWriter
 from turnwire.actors.group_commit import GroupCommit
 from turnwire.actors.owned_tasks import OwnedTasks
+from turnwire.actors.retention import Retention, Sweep
 from turnwire.actors.stored_conversations import (
     ConversationRead,
     ConversationWrite,
@@ -39,6 +42,11 @@ from turnwire.pipelines.protocol.errors import (
 
 SCHEMAS = (storage_schema.SCHEMA, conversation_schema.SCHEMA, background_schema.SCHEMA)
 """All tables a storage worker keeps, each part with its own migrations."""
+RETAINED = (storage_schema.responses,)
+"""What the settings' age and bytes bound."""
+AGE_CHECK_S = 60.0
+
+_log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
@@ -60,6 +68,7 @@ class StorageActor:
         self._settings = settings
         self._slot = slot
         self._background = BackgroundStorage(settings, self._write, self._page, self._found)
+        self._deletes = Deletes()
         self._listener = Listener(
             id,
             node,
@@ -72,11 +81,12 @@ class StorageActor:
                 m.Fetch: self._fetch,
                 **self._background.handlers(),
             },
-            self._background.streams(),
+            {m.WatchDeletes: self._deletes.watch, **self._background.streams()},
             channel,
         )
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="storage-read")
         self._reading = 0
+        self._changed = False
         self._blocks = AsyncExitStack()
 
     async def start(self, folder: Path, tcp_host: str | None = None) -> m.Worker:
@@ -90,12 +100,14 @@ class StorageActor:
             self._queue: GroupCommit[object, object] = await blocks.enter_async_context(
                 GroupCommit(self._writer.commit, self._settings.max_queued, "storage")
             )
-            sweeping = OwnedTasks("background-sweep")
-            blocks.push_async_callback(sweeping.close)
-            sweeping.start(self._background.sweep_until_cancelled())
+            tasks = OwnedTasks("storage")
+            blocks.push_async_callback(tasks.close)
+            tasks.start(self._retain())
+            tasks.start(self._background.sweep_until_cancelled())
             endpoint = await self._listener.start(folder=folder, tcp_host=tcp_host)
             blocks.push_async_callback(self._listener.close, self._settings.drain_s)
             blocks.callback(self._background.close)
+            blocks.callback(self._deletes.close)
             self._blocks = blocks.pop_all()
         return m.Worker(endpoint, "storage", max_ongoing=self._settings.max_ongoing)
 
@@ -103,9 +115,10 @@ class StorageActor:
         self._engine = open_database(self._settings.url, "storage", SCHEMAS)
         try:
             self._responses = StoredResponses(self._engine)
+            self._retention = Retention(self._engine, RETAINED, self._settings)
             writes = self._responses.writes
             self._conversations = StoredConversations(self._engine, self._settings, writes[m.Save])
-            writes = {**writes, **self._conversations.writes}
+            writes = {**writes, **self._conversations.writes, **self._retention.writes}
             self._records = BackgroundReading(self._engine)
             background = BackgroundRecords(self._settings, writes, time.time)
             writes = {**writes, **background.writes}
@@ -132,24 +145,43 @@ class StorageActor:
             raise Fenced("this storage worker was replaced")
 
     async def _write(self, command: object) -> object:
-        return await self._queue.submit(command)
+        answer = await self._queue.submit(command)
+        self._changed = True
+        return answer
 
     async def _write_done(self, command: m.Message, _caller: object) -> m.Done:
-        await self._queue.submit(command)
+        await self._write(command)
         return m.Done()
 
     async def _write_answered(self, command: m.Message, _caller: object) -> m.Message:
-        answer = await self._queue.submit(command)
+        answer = await self._write(command)
         assert isinstance(answer, m.Message), "what a write of conversations is answered with"
         return answer
 
     async def _read_conversation(self, command: ConversationRead, _caller: object) -> m.Message:
         return await self._read(lambda: self._conversations.read(command))
 
-    async def _delete(self, command: m.Delete, _caller: object) -> m.Done:
-        await self._queue.submit(command)
+    async def _delete(self, command: m.Delete, caller: object) -> m.Done:
+        done = await self._write_done(command, caller)
         self._background.changed(command.tenant, command.response_id)
-        return m.Done()
+        self._deletes.add(m.Deleted(command.tenant, command.response_id))
+        return done
+
+    async def _retain(self) -> None:
+        """Sweeps when there is something to sweep, with room for others between two steps."""
+        checked_s = -AGE_CHECK_S
+        while True:
+            if self._changed or time.monotonic() >= checked_s + AGE_CHECK_S:
+                self._changed = False
+                checked_s = time.monotonic()
+                try:
+                    while await self._read(lambda: self._retention.due(time.time())):
+                        if not await self._queue.submit(Sweep(time.time())):
+                            break
+                except ApiError as error:
+                    self._changed = True
+                    _log.warning("storage.sweep_failed: %s", error)
+            await asyncio.sleep(self._settings.sweep_s)
 
     async def _load(self, command: m.Load, _caller: object) -> m.Chain:
         return await self._read(lambda: self._chain(command))

@@ -34,7 +34,14 @@ class GatewayParts:
         self._settings = settings
         self._place = place
         self._node = node
-        self._peers = Peers(node, routing, settings.channel, settings.safety, settings.billing)
+        self._peers = Peers(
+            node,
+            routing,
+            settings.channel,
+            settings.safety,
+            settings.billing,
+            on_deleted=self._forget,
+        )
         self._connections = ConnectionPool(
             RayActors(PlacedConnectionActor, self._arguments),
             node,
@@ -75,6 +82,9 @@ class GatewayParts:
             await self._peers.ledger.drain(SETTLE_S)
         finally:
             await self._blocks.aclose()
+
+    def _forget(self, tenant: str, response_id: str) -> None:
+        self._connections.forget(tenant, response_id)
 
     def _ready(self) -> bool:
         """Could a turn be served?"""

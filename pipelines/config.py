@@ -187,6 +187,13 @@ class StorageSettings(PoolSettings):
     """Where `store: true` responses are kept."""
 
     url: str = "sqlite:///turnwire-data/turnwire.db"
+    """Or `postgresql://USER:PASSWORD@HOST/DATABASE`, for more than one replica."""
+    max_age_days: NonNegativeFloat = 30.0
+    """What is older is deleted; 0: nothing is, for its age."""
+    max_bytes: NonNegativeInt = 10 * 1024 * MIB
+    """Stored content beyond which the oldest is deleted; 0: no bound."""
+    sweep_s: PositiveFloat = 1.0
+    """How soon after a write what is too much is deleted; what is too old, once a minute."""
     max_conversations: PositiveInt = 100_000
     """Per tenant; creating one more is refused until others are deleted."""
     max_conversation_items: PositiveInt = 10_000

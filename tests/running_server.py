@@ -182,6 +182,15 @@ class RunningServer:
         shutil.rmtree(self.root, ignore_errors=True)
 
 
+def kill(server: RunningServer, name: str) -> list[int]:
+    """All processes of that name, at once."""
+    pids = server.pids(name)
+    assert pids, f"no {name}"
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    return pids
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     """For what no event tells of: processes that come and go, rows that are written."""
     deadline_s = time.monotonic() + WAIT_S

@@ -79,6 +79,7 @@ from turnwire.pipelines.messages.keys import next_key, root_key
 from turnwire.pipelines.messages.records import (
     Chain,
     Delete,
+    Deleted,
     Fetch,
     Load,
     Save,
@@ -88,6 +89,7 @@ from turnwire.pipelines.messages.records import (
     Stored,
     StoredTurn,
     UsageRecord,
+    WatchDeletes,
 )
 from turnwire.pipelines.messages.workers import (
     Attach,
@@ -129,6 +131,7 @@ __all__ = [
     "Delete",
     "DeleteConversation",
     "DeleteItem",
+    "Deleted",
     "Done",
     "EndBackground",
     "Endpoint",
@@ -184,6 +187,7 @@ __all__ = [
     "UpdateConversation",
     "UsageRecord",
     "Watch",
+    "WatchDeletes",
     "Worker",
     "next_key",
     "root_key",

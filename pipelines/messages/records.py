@@ -85,6 +85,17 @@ class Delete(Message, frozen=True):
     response_id: str
 
 
+class WatchDeletes(Message, frozen=True):
+    """Stream command to a storage worker: what it has deleted lately, then all it deletes."""
+
+
+class Deleted(Message, frozen=True):
+    """This response can be continued no more; heard twice, it changes nothing the second time."""
+
+    tenant: str
+    response_id: str
+
+
 class UsageRecord(Message, frozen=True):
     """One turn's entry in the ledger; `response_id` is unique there."""
 

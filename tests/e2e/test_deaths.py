@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from responses_client import DELTA, Ended, Socket, open_socket
-from running_server import RunningServer, command_of, wait_until
+from running_server import RunningServer, command_of, kill, wait_until
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -30,15 +30,6 @@ NEVER_STARTS = {"sim.first_token_ms": "600000"}
 def mortal() -> Iterator[RunningServer]:
     with RunningServer({"TURNWIRE_MODELS": MODELS}) as running:
         yield running
-
-
-def kill(server: RunningServer, name: str) -> list[int]:
-    """All processes of that name, at once."""
-    pids = server.pids(name)
-    assert pids, f"no {name}"
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    return pids
 
 
 @contextmanager

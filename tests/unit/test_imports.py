@@ -27,6 +27,7 @@ DATABASE = {
     "database_postgres",
     "fenced_writer",
     "ledger",
+    "retention",
     "stored_conversations",
     "stored_responses",
 }

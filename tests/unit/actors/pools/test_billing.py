@@ -99,7 +99,7 @@ async def test_a_crash_in_the_middle_of_a_transaction_leaves_nothing_of_it(
 async def test_the_ledger_and_the_stored_responses_may_share_a_file(
     world: "World", database_url: str
 ) -> None:
-    settings = StorageSettings(url=database_url)
+    settings = StorageSettings(url=database_url, max_age_days=0)
     ledger = await world.run(billing(database_url))
     storage = await world.run(StorageActor("s", "here", settings, ChannelSettings()))
     replies = []

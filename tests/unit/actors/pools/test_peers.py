@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from turnwire.actors.deletes import Deletes
 from turnwire.actors.peers import Peers
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import BillingSettings, ChannelSettings, SafetySettings
@@ -369,3 +370,26 @@ async def test_a_gateway_started_before_routing_waits_for_it(world: "World") -> 
         await peers.synced()
         with pytest.raises(ApiError):
             await resolving
+
+
+# --- deletes --------------------------------------------------------------------------------------
+
+
+async def test_what_any_storage_worker_deletes_is_heard(world: "World", until: "Until") -> None:
+    deletes = {"s1": Deletes(), "s2": Deletes()}
+    for id, kept in deletes.items():
+        await world.worker(id, "storage", streams={m.WatchDeletes: kept.watch})
+    heard: list[tuple[str, str]] = []
+    made = Peers(
+        "here",
+        world.control,
+        CHANNEL,
+        SafetySettings(),
+        BillingSettings(),
+        on_deleted=lambda *deleted: heard.append(deleted),
+    )
+    deletes["s1"].add(m.Deleted("red", "r0"))
+    async with made:
+        await until(lambda: heard == [("red", "r0")])
+        deletes["s2"].add(m.Deleted("blue", "r1"))
+        await until(lambda: heard == [("red", "r0"), ("blue", "r1")])

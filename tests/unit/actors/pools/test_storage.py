@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def storage(url: str, **settings: Any) -> StorageActor:  # noqa: ANN401 -- any setting
-    return StorageActor("s", "here", StorageSettings(url=url, **settings), ChannelSettings())
+    return StorageActor(
+        "s", "here", StorageSettings(url=url, max_age_days=0, **settings), ChannelSettings()
+    )
 
 
 def turn(id: str) -> m.StoredTurn:
