@@ -60,3 +60,12 @@ def test_connection_memory_measures_an_idle_conversation_and_its_growth() -> Non
     found = line_of("connection_memory.py", "--seconds", "0.1")
     assert found["idle_context_mib"]["median"] > 0
     assert found["growth_bytes_a_turn"]["median"] > 0
+
+
+def test_store_keeps_its_bound_and_measures_both_databases() -> None:
+    found = line_of("store.py", "--seconds", "0.1", "--responses", "400")
+    for kept in found["kept"].values():
+        assert kept["end_over_bound"] <= 0
+        assert kept["deletes_freed_at_once"] == kept["deletes"] == 10
+    for name in ("sqlite_store_true", "postgresql_store_true", "floor_fdatasync"):
+        assert found["turn"][name]["p50_ms"] > 0
