@@ -39,8 +39,8 @@ def test_what_is_not_to_be_stored_is_written_nowhere(server: RunningServer) -> N
     with open_socket(server.url) as socket:
         first = socket.turn("sim-max", f"remember:COLOUR={SECRET}").succeeded()
         assert socket.turn("sim-max", "recall:COLOUR", first).succeeded().text == SECRET
-        failed = socket.turn("sim-max", SECRET, metadata={"sim.fail": "internal"})
-        assert failed.type != "response.completed"
+        failed = socket.turn("sim-max", SECRET, metadata={"sim.fail": "internal@0"})
+        assert failed.type == "response.failed"
         refused = socket.turn("sim-max", [{"type": SECRET, "text": SECRET}])
         assert refused.type == "error"
         kept = socket.turn("sim-max", f"remember:COLOUR={KEPT}", store=True).succeeded()
