@@ -41,12 +41,12 @@ def test_what_is_not_to_be_stored_is_written_nowhere(server: RunningServer) -> N
         assert socket.turn("sim-max", "recall:COLOUR", first).succeeded().text == SECRET
         failed = socket.turn("sim-max", SECRET, metadata={"sim.fail": "internal@0"})
         assert failed.type == "response.failed"
-        refused = socket.turn("sim-max", [{"type": SECRET, "text": SECRET}])
+        refused = socket.turn("sim-max", SECRET, tool_choice=SECRET)
         assert refused.type == "error"
         kept = socket.turn("sim-max", f"remember:COLOUR={KEPT}", store=True).succeeded()
     unstored = {"model": "sim-max", "input": SECRET, "instructions": SECRET, "store": False}
     assert post(server, unstored) == 200
-    assert post(server, unstored | {"tools": [{"type": SECRET}]}) == 400
+    assert post(server, unstored | {"tool_choice": SECRET}) == 400
     assert post(server, unstored | {"model": SECRET}) == 400
     with urllib.request.urlopen(f"{server.url.removesuffix('/v1')}/metrics", timeout=60) as page:
         assert SECRET.encode() not in page.read()
