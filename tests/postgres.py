@@ -12,6 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -87,9 +88,16 @@ class PostgresServer:
         """kill -9, all of it at once."""
         if self._process is None:
             return
-        for process in self._processes():
-            process.kill()
+        # Stopped first, so that it makes no child meanwhile. A child that still dies would hold on
+        # to the memory that the next start wants to itself.
+        self._process.send_signal(signal.SIGSTOP)
+        processes = self._processes()
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         self._process.wait(WAIT_S)
+        _, alive = psutil.wait_procs(processes, WAIT_S)
+        assert not alive
 
     def freeze(self) -> None:
         """It lives, takes connections and answers nothing, until `thaw`."""
