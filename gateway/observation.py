@@ -14,6 +14,7 @@ from turnwire.gateway.stage_metrics import StageMetrics
 from turnwire.pipelines.continuity import Setbacks
 from turnwire.pipelines.messages import Continuation, Prepared
 from turnwire.pipelines.protocol.errors import ApiError
+from turnwire.pipelines.protocol.tool_choice import HOSTED
 from turnwire.pipelines.turn import Turn
 
 logger = logging.getLogger("turnwire.turn")
@@ -71,6 +72,13 @@ class Observation:
         self.stages = StageMetrics()
         self._registry.register(self.stages)
 
+        self.dropped_tools = Counter(
+            "turnwire_dropped_tools",
+            "Tools of turns that no model was shown, since nothing here could run them.",
+            ("client", "kind"),
+            registry=self._registry,
+        )
+
     def text(self) -> bytes:
         """In the text format of Prometheus."""
         before, self._counted = self._counted, self._prompt_checks()
@@ -102,6 +110,9 @@ class ObservedTurn:
         if prepared.repeated_items or prepared.continuation.startswith("full"):
             result = "hit" if prepared.repeated_items else "miss"
             self._observation.lookups.labels(caller.family, caller.transport, result).inc()
+        for kind in prepared.dropped_tools:
+            known = kind if kind in HOSTED else "other"
+            self._observation.dropped_tools.labels(caller.family, known).inc()
 
     def ended(self, turn: Turn, refusal: ApiError | None) -> None:
         """`refusal`: why there is no response. With neither, the client left before there was."""

@@ -9,6 +9,7 @@ from turnwire.pipelines.protocol.items import (
     CallOutput,
     Foreign,
     Item,
+    Message,
     Reference,
     call_of,
     new_text,
@@ -28,6 +29,8 @@ class NewItems:
     given_json: Json
     """With those before them that were repeated."""
     repeated: int = 0
+    unread: int = 0
+    """Parts of messages and tool outputs that are not text."""
 
     def behind(self, repeated: int) -> "NewItems":
         """Without the first items, which are known already."""
@@ -45,7 +48,8 @@ def _of(items: tuple[Item, ...]) -> NewItems:
     json = joined(*(item.json for item in items))
     texts = tuple(text for item in items if (text := new_text(item)))
     foreign = sum(isinstance(item, Foreign) for item in items)
-    return NewItems(items, json, texts, foreign, json)
+    unread = sum(item.unread for item in items if isinstance(item, Message | CallOutput))
+    return NewItems(items, json, texts, foreign, json, unread=unread)
 
 
 def _without_references(given: tuple[Item | Reference, ...], context: Context) -> tuple[Item, ...]:

@@ -6,6 +6,7 @@ Pure functions of a request and the checkpoint made of it.
 from dataclasses import replace
 
 from turnwire.pipelines import messages as m
+from turnwire.pipelines.answer_rules import rules_of
 from turnwire.pipelines.lineage import Checkpoint, chain_to, content_after, content_of, unbracketed
 from turnwire.pipelines.new_items import NewItems
 from turnwire.pipelines.prompts.constraint import constraint_of
@@ -34,13 +35,16 @@ def facts_of(
         model=model.name,
         max_output_tokens=min(request.max_output_tokens or model.default_output_tokens, room),
         sampling=request.sampling,
-        tool_choice=request.tool_choice,
+        tool_choice=request.choice,
         text_format=request.text_format,
         parallel_tool_calls=request.parallel_tool_calls,
         metadata=request.metadata,
         grammar=constraint_of(request, model.prompt_format) if model.form == "tokens" else "",
         logprobs=_logprobs(model, request),
-        calls=request.tools.shown != b"[]" and request.tool_choice != b'"none"',
+        max_tool_calls=request.max_tool_calls,
+        effort=request.reasoning.effort,
+        verbosity=request.verbosity,
+        calls=request.tools.shown != b"[]" and request.choice != b'"none"',
     )
 
 
@@ -85,7 +89,10 @@ def prepared_of(
         echo_turn=echo.turn,
         echo_tools=None if known else echo.tools,
         foreign_items=new.foreign,
-        unsupported_tools=request.tools.unsupported,
+        unsupported_tools=len(request.tools.dropped),
+        dropped_tools=request.tools.dropped,
+        rules=rules_of(request, command.model),
+        warnings=_warnings(command.model, request, new),
         continuation=came,
         namespaced={} if known else request.tools.namespaced,
         custom=() if known else request.tools.custom,
@@ -101,6 +108,19 @@ def _stored_context(request: Request, parent: Checkpoint | None) -> m.Chain | No
     if request.conversation_id is not None:
         return m.Chain((), request.conversation_id)
     return chain_to(parent) if parent is not None and not parent.stored else None
+
+
+def _warnings(model: m.Model, request: Request, new: NewItems) -> tuple[str, ...]:
+    found: list[str] = []
+    if new.unread and not model.sees:
+        what = "1 image or file is" if new.unread == 1 else f"{new.unread} images or files are"
+        found.append(f"{what} not shown to this model, which reads text only.")
+    if new.foreign and model.form == "tokens":
+        what = "1 input item" if new.foreign == 1 else f"{new.foreign} input items"
+        found.append(f"{what} of a kind that is not understood here: not shown to this model.")
+    if request.verbosity not in (None, "medium") and model.form == "tokens":
+        found.append("This model knows no 'text.verbosity'.")
+    return tuple(found)
 
 
 def answered(turn: Checkpoint, given: tuple[Item, ...], command: m.Commit) -> Checkpoint:

@@ -32,6 +32,8 @@ from turnwire.pipelines.turn_request import Listener, Memory, TurnRequest
 from turnwire.pipelines.turn_work import Work
 
 TIMINGS = "turnwire.timings"
+WARNINGS = "turnwire.warnings"
+"""In the metadata of the final response: what of the request the model did not get."""
 MAX_AFTERMATHS = 16
 """Turns a connection may have left behind: over for the client, waiting for verdict or prefill."""
 
@@ -261,6 +263,8 @@ class Turn:
         stream = work.stream
         if self._request.timings or work.prepared.facts.metadata.get(TIMINGS) == "1":
             stream.object.with_metadata(TIMINGS, self.stages.json())
+        if work.prepared.warnings:
+            stream.object.with_metadata(WARNINGS, " ".join(work.prepared.warnings))
         work.unsent += stream.closed(finish, self._clock.today_s())
         if work.prepared.store or work.prepared.conversation_id is not None:
             self._flush(work)

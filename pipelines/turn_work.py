@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from turnwire.pipelines.answer_rules import AnswerCheck
 from turnwire.pipelines.messages import (
     AppendTurn,
     Commit,
@@ -36,14 +37,19 @@ class Work:
     conversation_version: int = 0
     """The version that it made of its conversation, once it was appended."""
     parser: OutputParser = field(init=False)
+    check: AnswerCheck | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.parser = self._new_parser()
+        self.parser, self.check = self._new_parser(), self._new_check()
 
     def restarted(self) -> None:
         """Another worker begins anew."""
         self.stream.restarted()
-        self.parser = self._new_parser()
+        self.parser, self.check = self._new_parser(), self._new_check()
+
+    def _new_check(self) -> AnswerCheck | None:
+        rules = self.prepared.rules
+        return None if rules is None else AnswerCheck(rules)
 
     def _new_parser(self) -> OutputParser:
         calls = self.prepared.facts.calls
@@ -51,14 +57,18 @@ class Work:
 
     def produced(self, batch: list[EngineEvent]) -> list[Json]:
         """The wire events of what an engine produced, in the model's own format or told apart."""
-        if type(self.parser) is PlainOutput:
-            return self.stream.produced(batch)
+        pieces = batch if type(self.parser) is PlainOutput else self._parsed(batch)
+        if self.check is not None:
+            pieces = self.check.feed(pieces)
+        return self.stream.produced(pieces)
+
+    def _parsed(self, batch: list[EngineEvent]) -> list[EngineEvent]:
         pieces: list[EngineEvent] = []
         for event in batch:
             if type(event) is GenerationFinished:
                 pieces += self.parser.finish()
             pieces += self.parser.feed(event)
-        return self.stream.produced(pieces)
+        return pieces
 
     def save(self, finish: Finish) -> Save:
         """For a response that is closed."""

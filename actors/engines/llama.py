@@ -253,6 +253,7 @@ def describe(model: Model, path: Path, folder: Path) -> Model:
         model,
         prompt_format=model.prompt_format or gguf_file.prompt_format(facts),
         tokenizer=model.tokenizer or str(build_tokenizer(facts, folder)),
+        constrains=True,
     )
 
 

@@ -98,7 +98,9 @@ class LlamaContext:
                 special.append(token)
         terminal = self._library.llama_vocab_eot(self._vocabulary)
         # The library takes the end of a document for the end of a turn where both are known.
-        if terminal < 0 or pieces[terminal] == b"<|endoftext|>":
+        # What it takes for the end of a turn need not end an answer: Harmony's `<|end|>`.
+        spared = terminal < 0 or pieces[terminal] == b"<|endoftext|>"
+        if spared or not self.is_terminal(terminal):
             terminal = self._library.llama_vocab_eos(self._vocabulary)
         return Grammars(Vocabulary(pieces, special, terminal, self._encode))
 

@@ -163,14 +163,19 @@ class Scheduler(Generic[S]):
 
     def _produced(self, stream: Stream, sampled: Sampled) -> list[EngineEvent]:
         token = sampled.token
-        terminal = self._context.is_terminal(token)
-        piece = b"" if terminal else self._context.piece(token)
+        piece, terminal = self._piece(token)
         events = stream.sampled(token, piece, terminal=terminal, logprob=sampled.logprob)
         for forced in sampled.forced:
             if events and isinstance(events[-1], GenerationFinished):
                 break
-            events += stream.forced(forced, self._context.piece(forced))
+            piece, terminal = self._piece(forced)
+            events += stream.forced(forced, piece, terminal=terminal)
         return events
+
+    def _piece(self, token: int) -> tuple[bytes, bool]:
+        """The bytes of a token, and whether it ends an answer."""
+        terminal = self._context.is_terminal(token)
+        return b"" if terminal else self._context.piece(token), terminal
 
     def _drop_cancelled(self) -> None:
         survivors = 0

@@ -88,9 +88,9 @@ class Stream:
             self._unsaid.append(logprob)
         return self._added(token, piece, terminal=terminal)
 
-    def forced(self, token: int, piece: bytes) -> list[EngineEvent]:
+    def forced(self, token: int, piece: bytes, *, terminal: bool = False) -> list[EngineEvent]:
         """`token` follows the one before without a choice."""
-        return self._added(token, piece, terminal=False)
+        return self._added(token, piece, terminal=terminal)
 
     def _added(self, token: int, piece: bytes, *, terminal: bool) -> list[EngineEvent]:
         self._unreported.append(token)

@@ -220,6 +220,7 @@ def _models(settings: ModelSettings) -> tuple[Model, ...]:
             context_window=settings.context_window or _WINDOW_TOKENS,
             default_output_tokens=settings.default_output_tokens,
             aliases=others,
+            constrains=True,
         )
         for name, others in aliases.items()
     )

@@ -50,7 +50,7 @@ class Head:
 
     tokens: int = 0
     functions: tuple[Mapping[str, Any], ...] = ()
-    """The function tools offered."""
+    """The tools offered: functions, then custom ones."""
     values: Mapping[str, str] = field(default_factory=dict)
     size_bytes: int = 0
 
@@ -81,7 +81,7 @@ def read_head(document: bytes) -> Head:
         raise ValueError("a head that is not an object")
     instructions = head.get("instructions") or ""
     tools = head.get("tools") or []
-    functions = tuple(t for t in tools if t.get("type") == "function")
+    functions = tuple(t for kind in ("function", "custom") for t in tools if t.get("type") == kind)
     return Head(
         tokens=count(instructions) + sum(count(orjson.dumps(t).decode()) for t in tools),
         functions=functions,

@@ -1,8 +1,9 @@
 """What a simulated model answers: decided in full before its first token. Pure.
 
-With function tools offered and no tool output after the last user message it calls the first
-function; otherwise it answers in text. `recall:KEY` is answered with what `remember:KEY=VALUE` of
-the context says, or `unknown`. The same prompt and facts give the same answer.
+With tools offered and no tool output after the last user message it calls the first function, or
+else the first custom tool; otherwise it answers in text. `recall:KEY` is answered with what
+`remember:KEY=VALUE` of the context says, or `unknown`. The same prompt and facts give the same
+answer.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from typing import Any, Final
 import orjson
 
 from turnwire.actors.engines.simulated_agent import command_arguments, report, shell_function
+from turnwire.actors.engines.simulated_input import input_text
 from turnwire.actors.engines.simulated_prompt import Head, Items
 from turnwire.actors.engines.simulated_schema import Unsatisfiable, instance
 from turnwire.actors.engines.simulated_steering import Failure, Steering
@@ -106,6 +108,7 @@ def _call(question: Question, functions: list[Mapping[str, Any]]) -> list[Part]:
     shell = shell_function(functions) if question.agent else None
     function = shell or functions[0]
     calls = question.steering.parallel_calls if question.facts.parallel_tool_calls else 1
+    calls = min(calls, question.facts.max_tool_calls or calls)
     wanted = (question.steering.output_tokens or 0) * TOKEN_CHARACTERS
     parts: list[Part] = []
     for index in range(calls):
@@ -121,6 +124,8 @@ def _call(question: Question, functions: list[Mapping[str, Any]]) -> list[Part]:
 
 
 def _arguments(function: Mapping[str, Any], seed: int, characters: int) -> str:
+    if function.get("type") == "custom":
+        return _custom_input(function, seed, characters)
     schema = function.get("parameters") or {"type": "object"}
     try:
         made = _document(schema, seed)
@@ -131,6 +136,17 @@ def _arguments(function: Mapping[str, Any], seed: int, characters: int) -> str:
             f"the simulated models find no arguments for {function['name']!r}: {error}", "tools"
         ) from error
     return made
+
+
+def _custom_input(tool: Mapping[str, Any], seed: int, characters: int) -> str:
+    given = (tool.get("parameters") or {}).get("properties", {}).get("input", {})
+    if "pattern" in given:
+        return _document(tool["parameters"], seed)
+    text = input_text(tool, seed, characters)
+    if text is None:
+        message = f"the simulated models find no input for {tool['name']!r}"
+        raise InvalidRequest(message, "tools")
+    return orjson.dumps({"input": text}).decode()
 
 
 def _agent_arguments(function: Mapping[str, Any], step: int, seed: int, characters: int) -> str:

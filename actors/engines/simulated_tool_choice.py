@@ -1,4 +1,4 @@
-"""Which of the offered functions a turn may call, and whether it must. Pure."""
+"""Which of the offered tools a turn may call, and whether it must. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ def callable_functions(
     """
     allowed, forced = _allowed(offered, orjson.loads(tool_choice))
     if forced and not allowed:
-        raise InvalidRequest("names no function tool of this request", "tool_choice")
+        raise InvalidRequest("names no tool of this request that can be called", "tool_choice")
     return allowed, forced
 
 
@@ -29,10 +29,10 @@ def _allowed(offered: Sequence[Function], choice: object) -> tuple[list[Function
             return list(offered), False
         case "required":
             return list(offered), True
-        case {"type": "function", "name": str(name)}:
+        case {"type": "function" | "custom", "name": str(name)}:
             return [f for f in offered if f["name"] == name], True
         case {"type": "allowed_tools", "tools": list(tools), **rest}:
-            names = [tool.get("name") for tool in tools if tool.get("type") == "function"]
+            names = [tool.get("name") for tool in tools]
             return [f for f in offered if f["name"] in names], rest.get("mode") == "required"
         case _:
             return [], False

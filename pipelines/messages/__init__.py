@@ -29,6 +29,7 @@ from turnwire.pipelines.messages.base import (
 )
 from turnwire.pipelines.messages.connection import (
     Abort,
+    AnswerRules,
     Close,
     Commit,
     CountTokens,
@@ -108,6 +109,7 @@ __all__ = [
     "AddItems",
     "AppendTurn",
     "Appended",
+    "AnswerRules",
     "Attach",
     "BackgroundEvents",
     "BackgroundStatus",

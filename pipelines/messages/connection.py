@@ -60,6 +60,22 @@ class ParentUnknown(Message, frozen=True):
     """Where it is no parent: a reference names this item of it."""
 
 
+class AnswerRules(Message, frozen=True):
+    """What an answer must keep to, beside what its engine is told."""
+
+    allowed: tuple[str, ...] | None = None
+    """Tools that may be called; None: all that were offered."""
+    most_calls: int | None = None
+    required: bool = False
+    """Must a tool be called?"""
+    schemas: dict[str, Json] = msgspec.field(default_factory=dict)
+    """Of the arguments of each strict tool; `grammars`, in Lark, of the input of custom ones. Both
+    are given, like `text`, for engines that hold answers to nothing."""
+    grammars: dict[str, str] = msgspec.field(default_factory=dict)
+    text: Json = b""
+    """The JSON schema of a message; empty: any text."""
+
+
 class Prepared(Message, frozen=True):
     """The turn is valid, its parent pinned, its prompt rendered."""
 
@@ -102,6 +118,11 @@ class Prepared(Message, frozen=True):
     conversation_version: int = 0
     """What came before the turn was this version of it."""
     background: bool = False
+    dropped_tools: tuple[str, ...] = ()
+    """The kind of each tool the model is not shown."""
+    rules: AnswerRules | None = None
+    warnings: tuple[str, ...] = ()
+    """What of the request the model does not get, in words for the client."""
 
 
 class Commit(Message, frozen=True):

@@ -54,6 +54,10 @@ class Facts(Message, frozen=True):
     """How many alternatives to give with the log probability of each token; None: neither."""
     calls: bool = False
     """May the answer hold calls?"""
+    max_tool_calls: int | None = None
+    effort: str | None = None
+    """`reasoning.effort`; `verbosity` likewise: for engines of the form `items`."""
+    verbosity: str | None = None
 
 
 class CountPrompt(Message, frozen=True):

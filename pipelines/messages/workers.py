@@ -16,6 +16,10 @@ class Model(Message, frozen=True):
     context_window: int = 1_000_000
     default_output_tokens: int = 4096
     aliases: tuple[str, ...] = ()
+    constrains: bool = False
+    """Does its engine hold answers to the tools and the text format of their turns?"""
+    sees: bool = False
+    """Does it see the images and files among the items it is given?"""
 
 
 class Endpoint(Message, frozen=True):

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from turnwire.pipelines.messages import Json
 from turnwire.pipelines.protocol.codec import check_portable, opening, read
-from turnwire.pipelines.protocol.content import content_text
+from turnwire.pipelines.protocol.content import content_of, content_text
 from turnwire.pipelines.protocol.errors import InvalidRequest
 from turnwire.pipelines.protocol.ids import RandomBytes, new_id
 from turnwire.pipelines.protocol.tools import flat_name
@@ -25,6 +25,8 @@ class Message(msgspec.Struct, frozen=True):
     text: str
     phase: str = ""
     """Of an answer: `commentary` or `final_answer`, where it says so."""
+    unread: int = 0
+    """How many of its parts are not text: `text` has a note for each."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -35,7 +37,7 @@ class Call(msgspec.Struct, frozen=True):
     kind: str
     call_id: str
     name: str
-    """As the model knows it: with the namespace of the function, if it has one."""
+    """As the model knows it: with its namespace, if it has one."""
     arguments: str
 
 
@@ -49,6 +51,7 @@ class CallOutput(msgspec.Struct, frozen=True):
     text: str
     name: str = ""
     """Of the call, where a prompt format wants it."""
+    unread: int = 0
 
 
 class Reasoning(msgspec.Struct, frozen=True):
@@ -111,6 +114,7 @@ class _CustomCall(msgspec.Struct, frozen=True):
     call_id: CallId
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     input: str
+    namespace: str | None = None
 
 
 class _Output(msgspec.Struct, frozen=True):
@@ -243,15 +247,14 @@ def _item(raw: Raw, random_bytes: RandomBytes, at: str) -> Item | Reference:
             return _message(raw, item_id, json, at)
         case "function_call":
             call = read(_function_calls.decode, raw, at)
-            name = flat_name(call.namespace, call.name) if call.namespace else call.name
-            return Call(item_id, json, kind, call.call_id, name, call.arguments)
+            return Call(item_id, json, kind, call.call_id, _known_as(call), call.arguments)
         case "custom_tool_call":
             custom = read(_custom_calls.decode, raw, at)
-            return Call(item_id, json, kind, custom.call_id, custom.name, custom.input)
+            return Call(item_id, json, kind, custom.call_id, _known_as(custom), custom.input)
         case "function_call_output" | "custom_tool_call_output":
             output = read(_outputs.decode, raw, at)
-            text = content_text(output.output, f"{at}.output")
-            return CallOutput(item_id, json, kind, output.call_id, text)
+            text, unread = content_of(output.output, f"{at}.output")
+            return CallOutput(item_id, json, kind, output.call_id, text, unread=unread)
         case "reasoning":
             read(_reasoning.decode, raw, at)
             return Reasoning(item_id, json)
@@ -260,15 +263,19 @@ def _item(raw: Raw, random_bytes: RandomBytes, at: str) -> Item | Reference:
             return Foreign(item_id, json, kind, call_id if isinstance(call_id, str) else None)
 
 
+def _known_as(call: _FunctionCall | _CustomCall) -> str:
+    return flat_name(call.namespace, call.name) if call.namespace else call.name
+
+
 def _message(raw: Raw, item_id: str, json: Json, at: str) -> Message:
     message = read(_messages.decode, raw, at)
     if message.role not in _ROLES:
         raise InvalidRequest(
             f"Invalid '{at}.role': expected one of {', '.join(_ROLES)}.", f"{at}.role"
         )
-    text = content_text(message.content, f"{at}.content")
+    text, unread = content_of(message.content, f"{at}.content")
     phase = message.phase if isinstance(message.phase, str) else ""
-    return Message(item_id, json, message.role, text, phase)
+    return Message(item_id, json, message.role, text, phase, unread)
 
 
 def _complete(raw: Json, wire: _Kind, kind: str, item_id: str) -> Json:

@@ -51,9 +51,13 @@ class Request(msgspec.Struct, frozen=True):
     instructions: Instructions
     tools: Tools
     tool_choice: Json
+    """As the response repeats it. `choice`: with the names that models know tools by."""
+    choice: Json
     text: Json
     """`text` as the response repeats it: always with a `format`."""
     text_format: Json
+    verbosity: str | None
+    """`text.verbosity`."""
     reasoning: Reasoning
     sampling: Sampling
     max_output_tokens: int | None
@@ -114,7 +118,8 @@ class RequestParser:
         items = parse_input(body.input, self._random_bytes)
         self._check_size(items)
         tools = self._tools.get(body.tools)
-        text, text_format = _text(bytes(body.text))
+        text, text_format, verbosity = _text(bytes(body.text))
+        tool_choice, choice = parse_tool_choice(bytes(body.tool_choice), tools)
         return Request(
             model=model,
             previous_response_id=body.previous_response_id,
@@ -122,9 +127,11 @@ class RequestParser:
             input=items,
             instructions=self._instructions.get(body.instructions),
             tools=tools,
-            tool_choice=parse_tool_choice(bytes(body.tool_choice), tools),
+            tool_choice=tool_choice,
+            choice=choice,
             text=text,
             text_format=text_format,
+            verbosity=verbosity,
             reasoning=_reasoning(body),
             sampling=Sampling(
                 body.temperature,
@@ -222,22 +229,22 @@ def _reasoning(body: Body) -> Reasoning:
     return Reasoning(given.effort, given.summary or given.generate_summary)
 
 
-def _text(raw: Json) -> tuple[Json, Json]:
-    """`text` as it is repeated, and the format in it."""
+def _text(raw: Json) -> tuple[Json, Json, str | None]:
+    """`text` as it is repeated, and the format and the verbosity in it."""
     if raw == b"null":
-        return b'{"format":%b}' % PLAIN_TEXT, PLAIN_TEXT
+        return b'{"format":%b}' % PLAIN_TEXT, PLAIN_TEXT, None
     members = read(_texts.decode, raw, "text")
     check_portable(raw, "text")
-    verbosity = members.get("verbosity", Raw(b"null"))
-    read(_verbosities.decode, verbosity, "text.verbosity")
+    given = members.get("verbosity", Raw(b"null"))
+    verbosity = read(_verbosities.decode, given, "text.verbosity")
     text_format = bytes(members.get("format", b"null"))
     if text_format == b"null":
         members["format"] = Raw(PLAIN_TEXT)
-        return msgspec.json.encode(members), PLAIN_TEXT
+        return msgspec.json.encode(members), PLAIN_TEXT, verbosity
     form = read(_formats.decode, text_format, "text.format")
     if form.type == "json_schema":
         for member, value in (("name", form.name), ("schema", form.schema)):
             if value is None:
                 at = f"text.format.{member}"
                 raise InvalidRequest(f"Invalid '{at}': it is required.", at)
-    return raw, text_format
+    return raw, text_format, verbosity

@@ -34,9 +34,10 @@ class Tools(msgspec.Struct, frozen=True):
     tools with `parameters` like those of a function of one string."""
     names: frozenset[tuple[str, str]]
     """Kind and name of every named tool."""
-    unsupported: int
+    dropped: tuple[str, ...]
+    """Kind of each tool that nothing here could run: the model does not see it."""
     namespaced: dict[str, tuple[str, str]] = {}
-    """Namespace and name of each function that is shown under another name."""
+    """Namespace and name of each tool that is shown under another name."""
     custom: tuple[str, ...] = ()
     """Names of custom tools."""
 
@@ -91,7 +92,7 @@ def parse_tools(raw: Json) -> Tools:
     shown: list[dict[str, Any]] = []
     names: set[tuple[str, str]] = set()
     namespaced: dict[str, tuple[str, str]] = {}
-    unsupported = 0
+    dropped: list[str] = []
     tools: list[Raw] | None = read(_lists.decode, raw, "tools")
     for index, tool in enumerate(tools or ()):
         at = f"tools[{index}]"
@@ -104,9 +105,9 @@ def parse_tools(raw: Json) -> Tools:
         elif kind.type == "custom" and kind.name is not None:
             shown.append(_custom(tool, at))
         elif kind.type == "namespace":
-            unsupported += _flatten(tool, at, shown, namespaced)
+            dropped += _flatten(tool, at, shown, namespaced)
         else:
-            unsupported += 1
+            dropped.append(kind.type)
         if isinstance(kind.name, str):
             names.add((kind.type, kind.name))
         echo.append(members)
@@ -115,49 +116,53 @@ def parse_tools(raw: Json) -> Tools:
         echo=msgspec.json.encode(echo),
         shown=msgspec.json.encode(shown),
         names=frozenset(names),
-        unsupported=unsupported,
+        dropped=tuple(dropped),
         namespaced=namespaced,
         custom=tuple(tool["name"] for tool in shown if tool["type"] == "custom"),
     )
 
 
 def flat_name(namespace: str, name: str) -> str:
-    """A function of a namespace, as the model knows it."""
+    """A tool of a namespace, as the model knows it."""
     return f"{namespace}__{name}"
 
 
 def _flatten(
     tool: Raw, at: str, shown: list[dict[str, Any]], namespaced: dict[str, tuple[str, str]]
-) -> int:
-    """Show the functions of a namespace; how many of its tools are something else."""
+) -> list[str]:
+    """Show the functions and custom tools of a namespace; the kinds of all others."""
     namespace = read(_namespaces.decode, tool, at)
-    others = 0
+    others: list[str] = []
     for index, inner in enumerate(namespace.tools):
         inside = f"{at}.tools[{index}]"
-        if read(_kinds.decode, inner, inside).type != "function":
-            others += 1
+        kind = read(_kinds.decode, inner, inside)
+        if kind.type == "function":
+            made = _function(inner, read(msgspec.json.decode, inner, inside), inside)
+        elif kind.type == "custom":
+            made = _custom(inner, inside)
+        else:
+            others.append(kind.type)
             continue
-        function = _function(inner, read(msgspec.json.decode, inner, inside), inside)
-        name = flat_name(namespace.name, function["name"])
-        namespaced[name] = namespace.name, function["name"]
-        shown.append(function | {"name": name})
+        name = flat_name(namespace.name, made["name"])
+        namespaced[name] = namespace.name, made["name"]
+        shown.append(made | {"name": name})
     return others
 
 
 def _custom(tool: Raw, at: str) -> dict[str, Any]:
-    """A custom tool as models can call it.
-
-    A regex holds its input; any other grammar is told to the model, and nothing more.
-    """
+    """A custom tool as models can call it. `lark`: the grammar of its input, if that is one."""
     custom = read(_customs.decode, tool, at)
     given: dict[str, Any] = {"type": "string"}
     said = [custom.description] if custom.description else []
+    lark = {}
     if custom.format is not None and custom.format.type == "grammar":
         if custom.format.syntax == "regex":
             given["pattern"] = f"^(?:{custom.format.definition})$"
+        else:
+            lark["lark"] = custom.format.definition
         said.append(f"The input follows this {custom.format.syntax} grammar:")
         said.append(custom.format.definition)
-    return {
+    return lark | {
         "type": "custom",
         "name": custom.name,
         "description": "\n".join(said) or None,

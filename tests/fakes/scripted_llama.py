@@ -77,7 +77,8 @@ class ScriptedContext:
             tokens.append(chosen if not forced else forced[-1])
             forced.append(next_token(tokens))
             if TERMINAL in (chosen, forced[-1]):
-                return Sampled(chosen, b"", forced[:-1])
+                # A grammar can force the marker that ends an answer, but nothing behind it.
+                return Sampled(chosen, b"", forced if chosen != TERMINAL else ())
         return Sampled(chosen, b"", forced)
 
     def is_terminal(self, token: int) -> bool:

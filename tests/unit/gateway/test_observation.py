@@ -15,7 +15,7 @@ from turnwire.gateway.stage_metrics import StageMetrics
 from turnwire.pipelines.config import GatewaySettings
 from turnwire.pipelines.stages import STAGES
 
-LABELS = ("client", "transport", "continuation", "status", "code", "result")
+LABELS = ("client", "transport", "continuation", "status", "code", "result", "kind")
 ANSWERED: Any = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 ANSWERED.append({"role": "user", "content": "again"})
 
@@ -167,3 +167,16 @@ async def test_metrics_are_for_those_who_have_a_key(opener: Opener) -> None:
         assert (await client.get(address)).status_code == 401
         authorized = await client.get(address, headers={"authorization": "Bearer secret"})
         assert authorized.status_code == 200
+
+
+async def test_tools_that_nothing_runs_are_counted_by_their_kind(opener: Opener) -> None:
+    town = await opener.open()
+    custom = {"type": "custom", "name": "c"}
+    tools = [{"type": "web_search"}, {"type": "web_search"}, {"type": "made_up"}, custom]
+    space = {"type": "namespace", "name": "n", "tools": [{"type": "mcp"}, custom]}
+    async with town.connect() as socket:
+        answered = await turn(socket, tools=[*tools, space])
+    assert answered[-1]["type"] == "response.completed"
+    counted = await metrics(town)
+    dropped = {labels[1]: count for labels, count in counted.items() if len(labels) == 2}
+    assert dropped == {"web_search": 2, "mcp": 1, "other": 1}

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import msgspec
 import pytest
+from llguidance import LLMatcher
 
 from turnwire.pipelines.messages import Sampling, TextProduced
 from turnwire.pipelines.prompts.constraint import constraint_of
+from turnwire.pipelines.prompts.lark_in_json import byte_tokenizer
 from turnwire.pipelines.protocol.errors import InvalidRequest
 from turnwire.pipelines.protocol.requests import RequestParser
 
@@ -94,6 +96,36 @@ async def test_an_answer_fits_its_schema_in_every_one_of_50_seeded_runs(llama: "
         assert (answer.ending.finish, answer.ids[-1]) == ("stop", IM_END)
         jsonschema.validate(json.loads(answer.text), PERSON)
         seen.add(answer.text)
+    assert len(seen) > 1, "a seed makes a difference"
+
+
+ROUTE = r"""
+start: step (LF step){1,2}
+step: "go " WORDS | "say " QUOTED
+WORDS: /[a-z\\]{1,12}/
+QUOTED: /"[^"\n]{1,12}"/
+%import common.LF
+"""
+
+
+async def test_the_input_of_a_custom_tool_fits_its_lark_grammar_in_every_run(
+    llama: "Bench",
+) -> None:
+    await llama.start()
+    form = {"type": "grammar", "syntax": "lark", "definition": ROUTE}
+    tools = [{"type": "custom", "name": "walk", "format": form}]
+    held_to = grammar(tools=tools, tool_choice={"type": "custom", "name": "walk"})
+    plain = LLMatcher.grammar_from_lark(ROUTE)
+    seen = set()
+    for seed in range(RUNS // 5):
+        answer = await seeded(llama, "Say where you go.", held_to, seed)
+        assert (answer.ending.finish, answer.ids[-1]) == ("stop", IM_END)
+        written = json.loads(inside(answer.text))["arguments"]["input"]
+        matcher = LLMatcher(byte_tokenizer(), plain)
+        tokens = list(written.encode())
+        assert matcher.try_consume_tokens(tokens) == len(tokens), written
+        assert matcher.is_accepting()
+        seen.add(written)
     assert len(seen) > 1, "a seed makes a difference"
 
 

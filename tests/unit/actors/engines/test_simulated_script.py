@@ -111,7 +111,7 @@ CHOICES = [
         },
         "second",
     ),
-    Choice("a custom tool", {"type": "custom", "name": "apply_patch"}, None),
+    Choice("a custom tool", {"type": "custom", "name": "apply_patch"}, "apply_patch"),
 ]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from lark_grammars import APPLY_PATCH
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from turnwire.pipelines.prompts.constraint import constraint_of
@@ -220,8 +221,6 @@ def test_a_schema_without_measure_is_refused_and_not_tried(value: dict[str, Any]
 @pytest.mark.parametrize(
     ("form", "members", "param"),
     [
-        ("harmony", {"text": {"format": {"type": "json_object"}}}, "text.format"),
-        ("harmony", {"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
         ("unheard", {"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
     ],
 )
@@ -263,8 +262,8 @@ def test_a_call_of_llama_is_the_whole_answer() -> None:
     assert fits(constraint("llama3", tools=TOOLS, tool_choice="required"), call)
 
 
-def custom(definition: str) -> dict[str, Any]:
-    form = {"type": "grammar", "syntax": "regex", "definition": definition}
+def custom(definition: str, syntax: str = "regex") -> dict[str, Any]:
+    form = {"type": "grammar", "syntax": syntax, "definition": definition}
     return {"type": "custom", "name": "pick", "format": form}
 
 
@@ -277,7 +276,48 @@ def test_the_input_of_a_custom_tool_is_held_to_its_regex() -> None:
     assert not fits(grammar, call % "cc")
 
 
-def test_a_regex_that_cannot_be_kept_is_refused_by_name() -> None:
+@pytest.mark.parametrize(
+    ("syntax", "definition"),
+    [("regex", "(?=a)b"), ("lark", "start: unknown"), ("lark", "no grammar"), ("lark", "")],
+)
+def test_a_grammar_that_cannot_be_kept_is_refused_by_name(syntax: str, definition: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        constraint(tools=[custom("(?=a)b")])
+        constraint(tools=[custom(definition, syntax)])
     assert refused.value.param == "tools[0].format.definition"
+    space = {"type": "namespace", "name": "n", "tools": [custom(definition, syntax)]}
+    with pytest.raises(InvalidRequest) as refused:
+        constraint(tools=[space])
+    assert refused.value.param == "tools[0].tools[0].format.definition"
+
+
+@pytest.mark.parametrize("form", ["hermes", "llama3"])
+def test_the_input_of_a_custom_tool_is_held_to_its_lark_grammar(form: str) -> None:
+    tools = [custom(APPLY_PATCH, "lark"), TOOLS[0]]
+    grammar = constraint(form, tools=tools, tool_choice={"type": "custom", "name": "pick"})
+    right = '*** Begin Patch\n*** Add File: a "b".txt\n+\\d\té\n+\n*** End Patch\n'
+    call = {
+        "hermes": '<tool_call>\n{"name": "pick", "arguments": {"input": INPUT}}\n</tool_call>',
+        "llama3": '{"name": "pick", "parameters": {"input": INPUT}}',
+    }[form]
+    assert fits(grammar, call.replace("INPUT", json.dumps(right, ensure_ascii=False)))
+    wrong = right.replace("+\\d", "\\d")
+    assert not fits(grammar, call.replace("INPUT", json.dumps(wrong, ensure_ascii=False)))
+
+
+CHOSEN: list[dict[str, Any]] = [
+    {"type": "custom", "namespace": "n", "name": "pick"},
+    {"type": "custom", "name": "n__pick"},
+    {"type": "custom", "name": "pick"},
+    {"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "pick"}]},
+    {"type": "allowed_tools", "mode": "required", "tools": [{"type": "namespace", "name": "n"}]},
+]
+
+
+@pytest.mark.parametrize("choice", CHOSEN, ids=str)
+def test_a_custom_tool_of_a_namespace_is_chosen_and_called(choice: dict[str, Any]) -> None:
+    space = {"type": "namespace", "name": "n", "tools": [custom("[ab]{2}")]}
+    grammar = constraint(tools=[space, *TOOLS], tool_choice=choice)
+    call = '<tool_call>\n{"name": "n__pick", "arguments": {"input": "%s"}}\n</tool_call>'
+    assert fits(grammar, call % "ab")
+    assert not fits(grammar, call % "c")
+    assert not fits(grammar, ONE)

@@ -28,7 +28,7 @@ def test_kinds_the_model_cannot_use_are_repeated_but_not_shown() -> None:
     found = tools(FUNCTION, {"type": "web_search"}, {"type": "custom", "name": "apply_patch"})
     assert [tool["type"] for tool in json.loads(found.echo)] == ["function", "web_search", "custom"]
     assert [tool["name"] for tool in json.loads(found.shown)] == ["f", "apply_patch"]
-    assert (found.custom, found.unsupported) == (("apply_patch",), 1)
+    assert (found.custom, found.dropped) == (("apply_patch",), ("web_search",))
     assert found.names == {("function", "f"), ("custom", "apply_patch")}
 
 
@@ -105,10 +105,12 @@ NAMESPACE = {
 
 def test_functions_of_a_namespace_are_shown_flattened_and_repeated_as_they_came() -> None:
     tools = parse_tools(json.dumps([NAMESPACE, {"type": "web_search"}]).encode())
-    (shown,) = json.loads(tools.shown)
+    shown, note = json.loads(tools.shown)
     assert (shown["type"], shown["name"], shown["strict"]) == ("function", "crm__find", None)
-    assert tools.namespaced == {"crm__find": ("crm", "find")}
-    assert tools.unsupported == 2
+    assert (note["type"], note["name"]) == ("custom", "crm__note")
+    assert tools.namespaced == {"crm__find": ("crm", "find"), "crm__note": ("crm", "note")}
+    assert tools.custom == ("crm__note",)
+    assert tools.dropped == ("web_search",)
     assert json.loads(tools.echo) == [NAMESPACE, {"type": "web_search"}]
 
 
