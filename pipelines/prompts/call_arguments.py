@@ -25,7 +25,7 @@ class ArgumentText:
         """
         out: list[str] = []
         for at, character in enumerate(text):
-            if self._ends_before(character):
+            if self._ends_before(character, out):
                 return self._keep(out), text[at:]
             out.append(self._taken(character))
             if self.complete:
@@ -53,11 +53,11 @@ class ArgumentText:
         self._pieces.append(piece)
         return piece
 
-    def _ends_before(self, character: str) -> bool:
+    def _ends_before(self, character: str, taken: list[str]) -> bool:
         """A number or a word ends where something else begins."""
         if self._open or self._in_string or character not in ",} \n\r\t":
             return False
-        self.complete = any(piece.strip() for piece in self._pieces)
+        self.complete = any(piece.strip() for piece in (*self._pieces, *taken))
         return self.complete
 
     def _taken(self, character: str) -> str:

@@ -32,6 +32,8 @@ class Llama3Output:
         self._written = WrittenCalls(call_id)
         self._held = ""
         self._reads: Callable[[], bool] = self._read_start
+        self._spoke = False
+        """Was anything said behind the last call?"""
 
     def feed(self, event: EngineEvent) -> list[EngineEvent]:
         match event:
@@ -59,9 +61,9 @@ class Llama3Output:
     def _read_start(self) -> bool:
         """Each of these takes what it can from `_held`; True: another one goes on with it."""
         begun = self._held.lstrip(" \n;" if self._written.finished else None)
-        if begun.startswith(_TAG):
-            begun = begun[len(_TAG) :]
-            self._held = begun
+        while begun.startswith(_TAG):
+            self._held = begun[len(_TAG) :]
+            begun = self._held.lstrip(" \n;" if self._written.finished else None)
         if head := _HEAD.match(begun):
             self._held = begun[head.end() :]
             self._written.begin()
@@ -94,9 +96,11 @@ class Llama3Output:
         return False
 
     def _say(self) -> None:
-        text, self._held = self._held, ""
-        if not (self._written.finished and not text.strip(" \n;")):
-            self._written.say(text)
+        """What only parts calls says nothing."""
+        if self._spoke or not self._written.finished or self._held.strip(" \n;"):
+            self._written.say(self._held)
+            self._spoke = True
+            self._held = ""
 
 
 def _may_be_call(begun: str) -> bool:
