@@ -26,7 +26,7 @@ from turnwire.pipelines.messages import (
 )
 from turnwire.pipelines.prompts.call_arguments import ArgumentText
 from turnwire.pipelines.prompts.call_grammar import callable_tools
-from turnwire.pipelines.prompts.lark_in_json import byte_tokenizer
+from turnwire.pipelines.prompts.lark_in_json import byte_tokenizer, escapable
 from turnwire.pipelines.protocol.errors import Internal
 from turnwire.pipelines.protocol.requests import PLAIN_TEXT, Request
 
@@ -50,11 +50,12 @@ def _rules(
     names = tuple(tool["name"] for tool in allowed) if tools and len(allowed) < len(tools) else None
     schemas: dict[str, Json] = {}
     grammars: dict[str, str] = {}
-    for tool in allowed if checked else ():
-        if tool.get("strict") is True and tool.get("parameters"):
+    for tool in allowed:
+        if checked and tool.get("strict") is True and tool.get("parameters"):
             schemas[tool["name"]] = msgspec.json.encode(tool["parameters"])
-        if tool.get("lark"):
-            grammars[tool["name"]] = tool["lark"]
+        # No engine is held to a grammar that cannot stand inside of JSON.
+        if (lark := tool.get("lark")) and (checked or not escapable(lark)):
+            grammars[tool["name"]] = lark
     text = _schema(text_format) if checked else b""
     rules = AnswerRules(names, most_calls if tools else None, required, schemas, grammars, text)
     return _NOTHING if rules == _NOTHING else rules

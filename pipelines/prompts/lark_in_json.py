@@ -81,6 +81,15 @@ def lark_in_json(definition: str) -> str:
     return _with_rules("".join(map(_escaped, _TOKEN.finditer(definition)))).strip() + "\n"
 
 
+def escapable(definition: str) -> bool:
+    """Can `lark_in_json` be had?"""
+    try:
+        lark_in_json(definition)
+    except NotEscapable:
+        return False
+    return True
+
+
 def complaint(definition: str) -> str:
     """Why that is no grammar at all, in one line; empty: it is one."""
     found = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(definition), None)

@@ -138,6 +138,15 @@ def test_the_input_of_a_custom_tool_is_checked_with_its_grammar() -> None:
             answer(("patch", wrong), tools=TOOLS)
 
 
+def test_a_grammar_that_no_engine_is_held_to_is_checked_for_all() -> None:
+    definition = "start: A\nA: /[a-z\\n]+/ & ~/b/"
+    form = {"type": "grammar", "syntax": "lark", "definition": definition}
+    tools = [{"type": "custom", "name": "c", "format": form}]
+    assert answer(("c", '{"input": "ab"}'), model=HELD, tools=tools)
+    with pytest.raises(Internal):
+        answer(("c", '{"input": "b"}'), model=HELD, tools=tools)
+
+
 def test_a_message_is_completed_to_its_schema_or_fails() -> None:
     assert said(answer(text='{"city": "Ro', text_=TEXT)) == '{"city": "Ro"}'
     with pytest.raises(Internal):
