@@ -107,9 +107,9 @@ from turnwire.pipelines.messages.workers import (
 __all__ = [
     "Abort",
     "AddItems",
+    "AnswerRules",
     "AppendTurn",
     "Appended",
-    "AnswerRules",
     "Attach",
     "BackgroundEvents",
     "BackgroundStatus",

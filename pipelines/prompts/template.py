@@ -154,8 +154,11 @@ def _messages(group: Group) -> list[dict[str, Any]]:
 
 
 def _call(call: Call) -> dict[str, Any]:
-    """Templates write the arguments as JSON themselves, so they get them as values."""
-    arguments: Any = call.arguments
+    """Templates write the arguments as JSON themselves, so they get them as values.
+
+    A custom tool is shown as a function of one `input`.
+    """
+    arguments: Any = {"input": call.arguments}
     if call.kind == "function_call":
         try:
             arguments = json.loads(call.arguments)

@@ -131,6 +131,28 @@ def test_a_template_sees_tools_calls_and_outputs() -> None:
     assert vocabulary("qwen3").special_token_id("<|im_end|>") not in ids(found)
 
 
+def test_a_template_sees_a_custom_call_as_a_function_of_one_input() -> None:
+    shown = (
+        "{% for message in messages %}{% for call in message.tool_calls or [] %}"
+        "{{ call.function.name }}={{ call.function.arguments | tojson }}{% endfor %}{% endfor %}"
+    )
+    call = {"id": "1", "type": "custom_tool_call", "call_id": "c", "name": "p", "input": 'x "y"'}
+    items = kept_items(json.dumps(call).encode())
+    written = template(shown).whole(None, NO_TOOLS, [Run(items, None)], generate=True)
+    assert ids(written) == spelled('p={"input": "x \\"y\\""}')
+
+
+@pytest.mark.parametrize(
+    ("effort", "told"),
+    [(None, "//"), ("none", "False/low/"), ("high", "True/high/"), ("max", "True/high/")],
+)
+def test_a_template_is_told_the_effort_that_was_asked_for(effort: str | None, told: str) -> None:
+    form = template("{{ enable_thinking }}/{{ reasoning_effort }}/")
+    assert form.heeds_effort
+    written = form.whole(None, NO_TOOLS, [said(("user", "hi"))], generate=True, effort=effort)
+    assert ids(written) == spelled(told)
+
+
 def test_typed_placeholders_are_not_taken_for_answers() -> None:
     sampled = array("I", spelled("secret")).tobytes()
     runs = [Run(said(("user", "a")).items, sampled), said(("user", "\ufdd10\ufdd2"))]
