@@ -285,7 +285,9 @@ class ConnectionState:
         turn = replace(draft.turn, mark=mark)
         if command.ablated:
             prompt, draft = self._again(command, request, replace(draft, turn=turn), prompt)
-        facts = facts_of(command.response_id, self._tenant, command.model, request, mark.tokens)
+        facts = facts_of(
+            command.response_id, self._tenant, command.model, request, prompt, mark.tokens
+        )
         self._running[command.response_id] = _Running(
             turn,
             draft.new.items,

@@ -19,9 +19,15 @@ LOGPROBS = "message.output_text.logprobs"
 
 
 def facts_of(
-    response_id: str, tenant: str, model: m.Model, request: Request, tokens: int
+    response_id: str,
+    tenant: str,
+    model: m.Model,
+    request: Request,
+    prompt: m.Prompt,
+    tokens: int,
 ) -> m.Facts:
     """Raises ContextLengthExceeded when a prompt of so many tokens leaves no room to answer."""
+    thinking = isinstance(prompt, m.TokenPrompt) and prompt.thinking
     room = model.context_window - tokens
     if room < 1:
         raise ContextLengthExceeded(
@@ -39,13 +45,19 @@ def facts_of(
         text_format=request.text_format,
         parallel_tool_calls=request.parallel_tool_calls,
         metadata=request.metadata,
-        grammar=constraint_of(request, model.prompt_format) if model.form == "tokens" else "",
+        grammar=_grammar(model, request, thinking=thinking),
         logprobs=_logprobs(model, request),
         max_tool_calls=request.max_tool_calls,
         effort=request.reasoning.effort,
         verbosity=request.verbosity,
         calls=request.tools.shown != b"[]" and request.choice != b'"none"',
     )
+
+
+def _grammar(model: m.Model, request: Request, *, thinking: bool) -> str:
+    if model.form != "tokens":
+        return ""
+    return constraint_of(request, model.prompt_format, thinking=thinking)
 
 
 def _logprobs(model: m.Model, request: Request) -> int | None:

@@ -14,6 +14,7 @@ from turnwire.pipelines.messages import (
     Prepared,
     Save,
     StoredTurn,
+    TokenPrompt,
     UsageRecord,
 )
 from turnwire.pipelines.prompts.output import OutputParser, PlainOutput, output_parser
@@ -53,7 +54,9 @@ class Work:
 
     def _new_parser(self) -> OutputParser:
         calls = self.prepared.facts.calls
-        return output_parser(self.model, self.request.response_id, calls=calls)
+        prompt = self.prepared.prompt
+        thinking = isinstance(prompt, TokenPrompt) and prompt.thinking
+        return output_parser(self.model, self.request.response_id, calls=calls, thinking=thinking)
 
     def produced(self, batch: list[EngineEvent]) -> list[Json]:
         """The wire events of what an engine produced, in the model's own format or told apart."""

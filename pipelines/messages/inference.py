@@ -21,6 +21,8 @@ class TokenPrompt(Message, frozen=True):
     key: bytes
     prefix_key: bytes
     ids: TokenIds
+    thinking: bool = False
+    """It ends inside of a thought, which the answer goes on with."""
 
 
 class ItemPrompt(Message, frozen=True):

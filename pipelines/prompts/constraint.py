@@ -30,8 +30,11 @@ _PLAIN = b'{"type":"text"}'
 _HARMONY = "harmony"
 
 
-def constraint_of(request: Request, prompt_format: str) -> str:
-    """The grammar of the answer; empty: anything. Raises InvalidRequest that names a member."""
+def constraint_of(request: Request, prompt_format: str, *, thinking: bool = False) -> str:
+    """The grammar of the answer; empty: anything. Raises InvalidRequest that names a member.
+
+    `thinking`: the prompt ends inside of a thought.
+    """
     tools = request.tools
     try:
         return _constraint(
@@ -40,6 +43,7 @@ def constraint_of(request: Request, prompt_format: str) -> str:
             request.choice,
             request.text_format,
             request.max_tool_calls if request.parallel_tool_calls else 1,
+            thinking,
         )
     except ToolRefused as error:
         at = _place(msgspec.json.decode(tools.echo), error.name)
@@ -48,7 +52,12 @@ def constraint_of(request: Request, prompt_format: str) -> str:
 
 @lru_cache(maxsize=64)
 def _constraint(
-    prompt_format: str, shown: Json, choice: Json, text_format: Json, max_calls: int | None
+    prompt_format: str,
+    shown: Json,
+    choice: Json,
+    text_format: Json,
+    max_calls: int | None,
+    thinking: bool,
 ) -> str:
     chosen = msgspec.json.decode(choice)
     tools, required = callable_tools(msgspec.json.decode(shown), chosen)
@@ -67,9 +76,9 @@ def _constraint(
     if syntax is None or shown == b"[]":
         if not text:
             return ""
-        started = _started(thinks=syntax is not None and syntax.thinks)
+        started = _started(syntax is not None and syntax.thinks, thinking)
         return _grammar([*started, f"answer: {text}"])
-    rules = [*_started(thinks=syntax.thinks), *answer_rules(syntax, text, bool(tools), required)]
+    rules = [*_started(syntax.thinks, thinking), *answer_rules(syntax, text, bool(tools), required)]
     if tools:
         once = syntax.alone or names_one(chosen)
         rules += call_rules(tools, syntax, 1 if once else max_calls or _MAX_CALLS)
@@ -93,6 +102,10 @@ def _text_term(text_format: Json) -> str:
         raise InvalidRequest(f"Invalid '{at}': {error}.", at) from None
 
 
+_REST_OF_THOUGHT = [
+    r"thought: think /\n{0,2}/",
+    'think[lazy]: /(?s:.*)/ "</think>"',
+]
 _THOUGHT = [
     "start: thought? answer",
     r"thought: think /\n{0,2}/",
@@ -100,7 +113,9 @@ _THOUGHT = [
 ]
 
 
-def _started(*, thinks: bool) -> list[str]:
+def _started(thinks: bool, thinking: bool) -> list[str]:
+    if thinking:
+        return ["start: thought answer", *_REST_OF_THOUGHT]
     return _THOUGHT if thinks else ["start: answer"]
 
 

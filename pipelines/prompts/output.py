@@ -55,8 +55,13 @@ SHOWS_CONTROL = frozenset({"harmony", "hermes", "llama3", "qwen3"})
 """Prompt formats whose parsers need control tokens to be shown in the text."""
 
 
-def output_parser(model: Model, response_id: str = "", *, calls: bool = True) -> OutputParser:
-    """A parser for one answer of that model. `calls`: may there be any? Raises Internal."""
+def output_parser(
+    model: Model, response_id: str = "", *, calls: bool = True, thinking: bool = False
+) -> OutputParser:
+    """A parser for one answer of that model. Raises Internal.
+
+    `calls`: may there be any? `thinking`: has the prompt begun a thought?
+    """
     name = model.prompt_format
     suffix = response_id.partition("_")[2]
 
@@ -68,4 +73,4 @@ def output_parser(model: Model, response_id: str = "", *, calls: bool = True) ->
     if name and name not in CALL_PARSERS:
         raise Internal(f"no prompt format is called {name!r}")
     rest = CALL_PARSERS[name](call_id) if name and calls else PlainOutput()
-    return ThinkingOutput(rest) if name in THINKING else rest
+    return ThinkingOutput(rest, thinking=thinking) if name in THINKING else rest

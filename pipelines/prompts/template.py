@@ -56,7 +56,16 @@ class ChatTemplate:
         self._typed = re.compile(names or r"(?!)")
         self._cut = re.compile(f"({names + '|' if names else ''}{_OPEN}[0-9]+{_CLOSE})")
         self._sandbox = Sandbox(file.source)
+        thoughts = (self._marked(f"<think>{rest}") for rest in ("", "\n", "\n\n"))
+        self._thoughts = tuple(thoughts)
         self.heeds_effort = any(name in file.source for name in _EFFORT)
+
+    def ends_in_thought(self, prompt: TokenIds) -> bool:
+        """Has the template begun a thought that the model goes on with?"""
+        return prompt.endswith(self._thoughts)
+
+    def _marked(self, text: str) -> TokenIds:
+        return b"".join(self._ids(piece, ()) for piece in self._cut.split(text))
 
     def whole(
         self,
@@ -104,7 +113,7 @@ class ChatTemplate:
             case _:
                 return given
 
-    def _ids(self, piece: str, answers: list[TokenIds]) -> TokenIds:
+    def _ids(self, piece: str, answers: Sequence[TokenIds]) -> TokenIds:
         marker = self._markers.get(piece)
         if marker is not None:
             return pack(marker)

@@ -37,12 +37,13 @@ class TemplatePrompts:
     ) -> tuple[TokenPrompt, Mark]:
         ids = self._all(turn, head)
         tokens = len(ids) // _ID_BYTES
+        thinking = turn.generated and self._form.ends_in_thought(ids)
         kept = self._kept(turn, ids, head)
         if kept is None:
-            prompt = TokenPrompt(next_key(self._root, ids), b"", ids)
+            prompt = TokenPrompt(next_key(self._root, ids), b"", ids, thinking)
         else:
             added = ids[kept.tokens * _ID_BYTES :]
-            prompt = TokenPrompt(next_key(kept.key, added), kept.key, added)
+            prompt = TokenPrompt(next_key(kept.key, added), kept.key, added, thinking)
         return prompt, Mark(prompt.key, self._model, head.key, tokens)
 
     def whole(self, turn: Checkpoint, head: Head) -> TokenPrompt:

@@ -32,16 +32,17 @@ class ThinkingOutput:
     The tags count at the beginning only: an answer may speak of them.
     """
 
-    def __init__(self, rest: _Parser) -> None:
+    def __init__(self, rest: _Parser, *, thinking: bool = False) -> None:
+        """`thinking`: the prompt has begun the thought already."""
         self._rest = rest
         self._count = ReasoningCount()
         self._counts = Counts()
         self._held = ""
         self._logprobs: list[Json] = []
-        self._begun = False
+        self._begun = thinking
         self._thought = False
         """Was any of the thought passed on?"""
-        self._reads: Callable[[], bool] = self._read_start
+        self._reads: Callable[[], bool] = self._read_thought if thinking else self._read_start
         self._out: list[EngineEvent] = []
 
     def feed(self, event: EngineEvent) -> list[EngineEvent]:

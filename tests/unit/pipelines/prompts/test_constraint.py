@@ -251,6 +251,14 @@ def test_a_model_that_thinks_may_do_so_first() -> None:
     assert not fits(free, thought + UNKNOWN)
 
 
+def test_a_thought_that_the_prompt_began_comes_first() -> None:
+    frame = msgspec.json.encode({"model": "m", "input": "hi", "text": schema(CITY)})
+    request = RequestParser(bytes, 10_000).parse(frame, "websocket")
+    grammar = constraint_of(request, "jinja", thinking=True)
+    assert fits(grammar, 'Hm </b>.\n</think>\n\n{"city": "Rome"}')
+    assert not fits(grammar, '{"city": "Rome"}')
+
+
 def test_a_call_of_llama_is_the_whole_answer() -> None:
     call = '{"name": "weather", "parameters": {"city": "Rome"}}'
     free = constraint("llama3", tools=TOOLS)

@@ -13,8 +13,9 @@ from prompt_oracle import Turn, vocabulary
 from prompt_turns import TURNS, check
 
 from turnwire.actors.engines import gguf_file
-from turnwire.pipelines.messages import Model
+from turnwire.pipelines.messages import Counts, Model, ReasoningProduced, TextProduced
 from turnwire.pipelines.prompts.format import format_of
+from turnwire.pipelines.prompts.output import output_parser
 from turnwire.pipelines.prompts.template import ChatTemplate, Run
 from turnwire.pipelines.prompts.template_file import TemplateFile, load_template
 from turnwire.pipelines.prompts.tokenizer import load_tokenizer
@@ -151,6 +152,42 @@ def test_a_template_is_told_the_effort_that_was_asked_for(effort: str | None, to
     assert form.heeds_effort
     written = form.whole(None, NO_TOOLS, [said(("user", "hi"))], generate=True, effort=effort)
     assert ids(written) == spelled(told)
+
+
+OPENING = TRIMMING.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+
+
+def test_an_answer_goes_on_with_a_thought_that_the_template_began(token_talk: Any) -> None:
+    form = template(OPENING)
+    token_talk.state._formats = lambda model: form
+    model = Model("m", "tokens", "jinja", "splintr:qwen3")
+    tools = [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}]
+    prepared = token_talk.create("resp_1", input="hi", model=model, tools=tools)
+    assert prepared.prompt.thinking
+    assert "start: thought answer" in prepared.facts.grammar
+    warmed = token_talk.create("resp_2", input="hi", model=model, generate=False)
+    assert not warmed.prompt.thinking
+    assert not template(TRIMMING).ends_in_thought(prepared.prompt.ids[:-8])
+
+
+@pytest.mark.parametrize(
+    ("text", "thought", "said"),
+    [
+        ("Hm.\n</think>\n\nYes.", "Hm.", "Yes."),
+        ("Hm, so", "Hm, so", ""),
+        ("\n</think>Yes.", "", "Yes."),
+        ("<b></thin", "<b></thin", ""),
+    ],
+)
+def test_what_stands_before_the_end_of_that_thought_was_thought(
+    text: str, thought: str, said: str
+) -> None:
+    parser = output_parser(Model("m", "tokens", "jinja"), "resp_1", thinking=True)
+    events = [
+        event for letter in text for event in parser.feed(TextProduced(letter, Counts(9, 0, 1)))
+    ] + parser.finish()
+    assert "".join(e.text for e in events if isinstance(e, ReasoningProduced)) == thought
+    assert "".join(e.text for e in events if isinstance(e, TextProduced)) == said
 
 
 def test_typed_placeholders_are_not_taken_for_answers() -> None:
