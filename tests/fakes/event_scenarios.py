@@ -44,7 +44,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "waiting": {},
     "hosted tools": {
         "tools": [RUN, {"type": "web_search"}, PATCH],
-        "tool_choice": {"type": "custom", "name": "patch"},
+        "tool_choice": {"type": "web_search_preview"},
     },
     "custom call": {"tools": [PATCH]},
     "allowed tools": {
