@@ -9,8 +9,10 @@ import gc
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import orjson
 from msgspec.structs import replace
 
 from turnwire.actors.channel import Caller, Listener, UnaryHandler
@@ -25,6 +27,13 @@ from turnwire.pipelines.protocol.ids import RandomBytes
 from turnwire.pipelines.remembered import Remembered
 
 _log = logging.getLogger(__name__)
+
+_REHEARSED = b"""{"model":%b,"store":false,"instructions":"Be brief.","input":[
+{"role":"user","content":"hello"},
+{"type":"function_call","call_id":"call_1","name":"f","arguments":"{}"},
+{"type":"function_call_output","call_id":"call_1","output":"done"}],
+"tools":[{"type":"function","name":"f","parameters":{"type":"object","properties":{}}}]}"""
+_ANSWER = b'[{"type":"message","id":"msg_1","role":"assistant","content":"fine"}]'
 
 _CLOSING_SHARE = 2
 """Connections an actor holds at most, as a multiple of those it serves: some may be closing."""
@@ -184,6 +193,7 @@ class ConnectionActor:
         """Load tokenizers, then listen."""
         for model in self._models:
             await asyncio.to_thread(_warm, model)
+        await asyncio.to_thread(rehearse, self._settings, self._models)
         # All that is loaded by now stays; a collector that looks at it again makes turns wait.
         gc.collect()
         gc.freeze()
@@ -216,6 +226,18 @@ class ConnectionActor:
         self._orphaned = None
         if not self._listener.callers:
             self._core.drop_all()
+
+
+def rehearse(settings: ConnectionSettings, models: tuple[m.Model, ...]) -> None:
+    """Two turns a model, thrown away: what a first turn loads is there before a client waits."""
+    core = ConnectionCore(settings)
+    core.open(m.Open("", ""))
+    for number, model in enumerate(models):
+        frame = _REHEARSED % orjson.dumps(model.name)
+        for response_id in (f"resp_{number}", f"resp_{number}_again"):
+            with suppress(ApiError):
+                core.prepare(m.Prepare("", response_id, frame, model))
+                core.commit(m.Commit("", response_id, _ANSWER, bytes(4)))
 
 
 def _warm(model: m.Model) -> None:

@@ -1,9 +1,10 @@
 """What a connection actor's process takes for a conversation. Prints one JSON line.
 
 `idle`: a conversation of 100,000 tokens, as a coding agent makes one, in MiB beyond a process with
-its tokenizer loaded and no connection (the proportional set size). `turns`: 1,000 turns on one
-connection, whose growth is held against the bytes of the context itself: its JSON, the ids of its
-prompt and those that were sampled. `--seconds 0.05 --trials 1` is the smoke run.
+its tokenizer loaded and no connection: the proportional set size, in which library code counts
+that is touched for the first time, and `anonymous`, what the conversation takes by itself.
+`growth`: of 1,000 turns on one connection, held against the bytes of the context itself: its JSON,
+the ids of its prompt and those that were sampled. `--seconds 0.05 --trials 1` is the smoke run.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import gc
 import json
 import platform
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -24,12 +26,11 @@ import psutil
 from prepare import CALL, WINDOW, frame
 from served import pss_bytes
 
-from turnwire.actors.connection import ConnectionCore
+from turnwire.actors.connection import ConnectionCore, rehearse
 from turnwire.actors.engines import gguf_file
 from turnwire.actors.engines.gguf_tokenizer import build_tokenizer
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ConnectionSettings
-from turnwire.pipelines.prompts.format import format_of
 
 IDLE_TOKENS, TURNS = 100_000, 1_000
 SETTLED_TURNS = 50
@@ -76,34 +77,38 @@ class Talk:
         self.context_bytes += len(json.dumps([item])) + len(output) + len(sampled) + ids
 
 
-def taken_bytes() -> int:
-    """By this process, without what the allocator merely keeps."""
+def taken_bytes() -> tuple[int, int]:
+    """By this process, without what the allocator merely keeps: in all, and of its own making."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    return pss_bytes(psutil.Process())
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    anonymous = re.search(r"^Anonymous:\s+(\d+) kB", rollup, re.MULTILINE)
+    assert anonymous is not None, "every Linux says it"
+    return pss_bytes(psutil.Process()), int(anonymous[1]) * 1024
 
 
 def alone(path: str, idle_tokens: int, turns: int) -> dict[str, float]:
     """In a process of its own."""
     model = m.Model("bench", "tokens", "chatml", path, WINDOW)
-    format_of(model)
+    rehearse(ConnectionSettings(), (model,))  # as an actor does before it is leased
     frame(None, [])  # what making frames takes is not the actor's
     gc.collect()
     gc.freeze()
-    empty = taken_bytes()
+    empty_pss, empty = taken_bytes()
     talk = Talk(model)
     while talk.tokens < idle_tokens:
         talk.turn()
-    idle = taken_bytes() - empty
+    idle_pss, idle = taken_bytes()
     grown = Talk(model)
     for _ in range(SETTLED_TURNS):
         grown.turn()
-    begin, context = taken_bytes(), grown.context_bytes
+    (_, begin), context = taken_bytes(), grown.context_bytes
     for _ in range(turns):
         grown.turn()
-    growth, added = taken_bytes() - begin, grown.context_bytes - context
+    growth, added = taken_bytes()[1] - begin, grown.context_bytes - context
     return {
-        "idle_mib": idle / MIB,
+        "idle_pss_mib": (idle_pss - empty_pss) / MIB,
+        "idle_anonymous_mib": (idle - empty) / MIB,
         "idle_context_mib": talk.context_bytes / MIB,
         "growth_bytes_a_turn": growth / turns,
         "context_bytes_a_turn": added / turns,

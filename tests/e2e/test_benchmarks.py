@@ -59,7 +59,7 @@ def test_soak_finds_no_turn_that_knows_less_or_more_than_its_past(server: Runnin
 def test_connection_memory_measures_an_idle_conversation_and_its_growth() -> None:
     found = line_of("connection_memory.py", "--seconds", "0.1")
     assert found["idle_context_mib"]["median"] > 0
-    assert found["growth_bytes_a_turn"]["median"] > 0
+    assert found["idle_pss_mib"]["median"] > 0
 
 
 def test_store_keeps_its_bound_and_measures_both_databases() -> None:

@@ -72,17 +72,17 @@ def other_actor(server: RunningServer, talk: Talk) -> Iterator[tuple[Socket, End
 
 @pytest.mark.parametrize("where", [same_socket, second_socket, other_actor])
 def test_a_history_in_full_is_evaluated_no_further_than_its_continuation(
-    smollm2_server: RunningServer, where: Where
+    server: RunningServer, where: Where
 ) -> None:
     talk = Talk()
-    with where(smollm2_server, talk) as (socket, before):
+    with where(server, talk) as (socket, before):
         again = socket.turn("smollm2", talk.ask("And another one?"), **talk.options).succeeded()
     assert again.cached_tokens == before.input_tokens + before.output_tokens - 1
 
 
-def test_the_same_holds_over_http(smollm2_server: RunningServer) -> None:
+def test_the_same_holds_over_http(server: RunningServer) -> None:
     talk = Talk()
-    with OpenAI(base_url=smollm2_server.url, api_key="none", max_retries=0) as client:
+    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
         before = None
         for text in ("Name a river.", "And a city on it?", "And another one?"):
             items: Any = talk.ask(text)
