@@ -21,7 +21,8 @@ from turnwire.pipelines.protocol.conversations import (
 )
 from turnwire.pipelines.protocol.errors import ContentRefused, NotFound
 from turnwire.pipelines.protocol.ids import is_plain, new_id
-from turnwire.pipelines.protocol.item_list import included, list_object, page_query, shown_item
+from turnwire.pipelines.protocol.include import included
+from turnwire.pipelines.protocol.item_list import list_object, listed_item, page_query
 from turnwire.pipelines.protocol.items import Item, new_text
 
 Guard = Callable[
@@ -85,7 +86,7 @@ class ConversationPages:
 
     async def add_items(self, request: Request, principal: Principal) -> object:
         tenant, conversation_id = principal.tenant, _conversation_id(request)
-        include = _include(request)
+        include = included(request.query_params.multi_items())
         async with held_body(request, self._serving) as body:
             items = parse_addition(body, os.urandom)
             check_ids(items, at="items")
@@ -96,10 +97,13 @@ class ConversationPages:
             with running.changing(tenant, conversation_id, addition_id):
                 command = m.AddItems(tenant, conversation_id, addition_id, given)
                 await self._store.change(command)
-            return list_object(given, more=False, include=include)
+            return list_object(given, include, more=False)
 
     async def list_items(self, request: Request, principal: Principal) -> object:
-        query, include = page_query(request.query_params), _include(request)
+        query, include = (
+            page_query(request.query_params),
+            included(request.query_params.multi_items()),
+        )
         command = m.ListItems(
             principal.tenant,
             _conversation_id(request),
@@ -108,12 +112,13 @@ class ConversationPages:
             query.after,
         )
         page = await self._store.items(command)
-        return list_object(page.items, more=page.more, include=include)
+        return list_object(page.items, include, more=page.more)
 
     async def retrieve_item(self, request: Request, principal: Principal) -> object:
-        include, place = _include(request), _item(request, principal)
+        include = included(request.query_params.multi_items())
+        place = _item(request, principal)
         page = await self._store.items(m.FetchItem(*place))
-        return shown_item(page.items[0], include)
+        return listed_item(page.items[0], include)
 
     async def delete_item(self, request: Request, principal: Principal) -> object:
         tenant, conversation_id, item_id = _item(request, principal)
@@ -145,9 +150,3 @@ def _item(request: Request, principal: Principal) -> tuple[str, str, str]:
     if "\0" in item_id:
         raise NotFound("There is no item with such an id.", "item_id")
     return principal.tenant, _conversation_id(request), item_id
-
-
-def _include(request: Request) -> frozenset[str]:
-    """Clients write lists of a query in either way."""
-    given = request.query_params
-    return included((*given.getlist("include"), *given.getlist("include[]")))

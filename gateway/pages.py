@@ -15,7 +15,7 @@ from turnwire.pipelines.counting import input_tokens
 from turnwire.pipelines.messages import Fetch, Model, Stored
 from turnwire.pipelines.protocol.codec import decode_envelope
 from turnwire.pipelines.protocol.errors import NoSuchModel, Overloaded
-from turnwire.pipelines.protocol.include import included, shown_items
+from turnwire.pipelines.protocol.include import included
 from turnwire.pipelines.protocol.item_list import item_page, page_query
 from turnwire.pipelines.turn_request import TurnRequest
 
@@ -32,7 +32,7 @@ class Pages:
         query = page_query(request.query_params)
         include = included(request.query_params.multi_items())
         stored = await self._stored(request, principal)
-        return item_page(shown_items(stored.input, include), query)
+        return item_page(stored.input, query, include)
 
     async def input_tokens(self, request: Request, principal: Principal) -> object:
         serving = self._serving

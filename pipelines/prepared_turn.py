@@ -12,10 +12,9 @@ from turnwire.pipelines.new_items import NewItems
 from turnwire.pipelines.prompts.constraint import constraint_of
 from turnwire.pipelines.protocol.echo import echo_of
 from turnwire.pipelines.protocol.errors import ContextLengthExceeded, Internal, InvalidRequest
+from turnwire.pipelines.protocol.include import LOGPROBS
 from turnwire.pipelines.protocol.items import Item, kept_items
 from turnwire.pipelines.protocol.requests import Request
-
-LOGPROBS = "message.output_text.logprobs"
 
 
 def facts_of(

@@ -37,27 +37,17 @@ def included(query: Iterable[tuple[str, str]]) -> frozenset[str]:
 
 def shown(response: Json, include: frozenset[str]) -> Json:
     """A response object without what was not asked for."""
-    if not _hides(response, include):
+    # Most have nothing to hide, and are not decoded for it.
+    if (LOGPROBS in include or b'"logprobs"' not in response) and (
+        ENCRYPTED in include or b'"encrypted_content"' not in response
+    ):
         return response
     found = orjson.loads(response)
-    return orjson.dumps(found | {"output": [_item(item, include) for item in found["output"]]})
+    return orjson.dumps(found | {"output": [shown_item(item, include) for item in found["output"]]})
 
 
-def shown_items(items: Json, include: frozenset[str]) -> Json:
-    """The same for a JSON list of items."""
-    if not _hides(items, include):
-        return items
-    return orjson.dumps([_item(item, include) for item in orjson.loads(items)])
-
-
-def _hides(text: Json, include: frozenset[str]) -> bool:
-    """Is there a chance of it? Most have nothing to hide, and are not decoded for it."""
-    return (LOGPROBS not in include and b'"logprobs"' in text) or (
-        ENCRYPTED not in include and b'"encrypted_content"' in text
-    )
-
-
-def _item(item: dict[str, Any], include: frozenset[str]) -> dict[str, Any]:
+def shown_item(item: dict[str, Any], include: frozenset[str]) -> dict[str, Any]:
+    """The same for one item."""
     kind, content = item.get("type", "message"), item.get("content")
     if kind == "reasoning" and ENCRYPTED not in include:
         return {name: value for name, value in item.items() if name != "encrypted_content"}

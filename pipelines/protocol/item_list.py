@@ -1,6 +1,6 @@
 """Items of a stored response or a conversation, a page at a time, as clients list them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from turnwire.pipelines.messages import Json
 from turnwire.pipelines.protocol.errors import InvalidRequest
+from turnwire.pipelines.protocol.include import shown_item
 
 MAX_PAGE = 100
 DEFAULT_PAGE = 20
@@ -19,22 +20,6 @@ _HAVE_STATUS = frozenset(
         "function_call_output",
         "custom_tool_call",
         "custom_tool_call_output",
-    }
-)
-
-
-LOGPROBS = "message.output_text.logprobs"
-ENCRYPTED = "reasoning.encrypted_content"
-INCLUDABLE = frozenset(
-    {
-        LOGPROBS,
-        ENCRYPTED,
-        "code_interpreter_call.outputs",
-        "computer_call_output.output.image_url",
-        "file_search_call.results",
-        "message.input_image.image_url",
-        "web_search_call.action.sources",
-        "web_search_call.results",
     }
 )
 
@@ -77,7 +62,7 @@ def item_id(item: Json) -> str:
     return _named.decode(item).id
 
 
-def item_page(items: Json, query: PageQuery) -> Json:
+def item_page(items: Json, query: PageQuery, include: frozenset[str]) -> Json:
     """A list object. `items`: a JSON list of items that have ids, oldest first.
 
     Raises InvalidRequest for an `after` that is not the id of one of them.
@@ -88,15 +73,15 @@ def item_page(items: Json, query: PageQuery) -> Json:
     begin = 0 if query.after is None else _behind([id for id, _ in found], query.after)
     page = found[begin : begin + query.limit]
     more = begin + len(page) < len(found)
-    return list_object([item for _, item in page], more=more)
+    return list_object([item for _, item in page], include, more=more)
 
 
-def list_object(items: Sequence[Json], *, more: bool, include: frozenset[str] = INCLUDABLE) -> Json:
+def list_object(items: Sequence[Json], include: frozenset[str], *, more: bool) -> Json:
     """A page of items that have ids, in their order."""
     return msgspec.json.encode(
         {
             "object": "list",
-            "data": [shown_item(item, include) for item in items],
+            "data": [listed_item(item, include) for item in items],
             "first_id": item_id(items[0]) if items else None,
             "last_id": item_id(items[-1]) if items else None,
             "has_more": more,
@@ -104,27 +89,9 @@ def list_object(items: Sequence[Json], *, more: bool, include: frozenset[str] = 
     )
 
 
-def shown_item(item: Json, include: frozenset[str] = INCLUDABLE) -> dict[str, Any]:
-    """An item as clients list it, with what is left out unless `include` names it."""
-    shown = _shown(msgspec.json.decode(item))
-    if LOGPROBS not in include and shown["type"] == "message":
-        shown["content"] = [_without(part, "logprobs") for part in shown.get("content") or ()]
-    if ENCRYPTED not in include and shown["type"] == "reasoning":
-        shown = _without(shown, "encrypted_content")
-    return shown
-
-
-def included(names: Iterable[str]) -> frozenset[str]:
-    """The values of `include`. Raises InvalidRequest for one that the API does not have."""
-    asked = frozenset(names)
-    if asked - INCLUDABLE:
-        allowed = ", ".join(sorted(INCLUDABLE))
-        raise InvalidRequest(f"Invalid 'include': expected some of {allowed}.", "include")
-    return asked
-
-
-def _without(given: dict[str, Any], member: str) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name != member}
+def listed_item(item: Json, include: frozenset[str]) -> dict[str, Any]:
+    """An item as clients list it, in its long form."""
+    return shown_item(_long_form(msgspec.json.decode(item)), include)
 
 
 def _behind(ids: list[str], after: str) -> int:
@@ -133,7 +100,7 @@ def _behind(ids: list[str], after: str) -> int:
     return ids.index(after) + 1
 
 
-def _shown(item: dict[str, Any]) -> dict[str, Any]:
+def _long_form(item: dict[str, Any]) -> dict[str, Any]:
     """Clients know the long form only: content in parts, and a status."""
     if item["type"] in _HAVE_STATUS:
         item = {"status": "completed"} | {k: v for k, v in item.items() if v is not None}

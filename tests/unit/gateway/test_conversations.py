@@ -20,9 +20,10 @@ from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import GatewaySettings, SafetySettings, StorageSettings
 
 HELLO = {"type": "message", "role": "user", "content": "hello"}
+LOGPROB = {"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}
 ITEMS: list[dict[str, Any]] = [
     {"role": "system", "content": "be brief", "id": "msg_system"},
-    {"role": "assistant", "content": [{"type": "output_text", "text": "there", "logprobs": []}]},
+    {"role": "assistant", "content": [{"type": "output_text", "text": "a", "logprobs": [LOGPROB]}]},
     {"type": "function_call", "call_id": "c1", "name": "run", "arguments": "{}"},
     {"type": "function_call_output", "call_id": "c1", "output": "done"},
     {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"},
@@ -95,11 +96,11 @@ async def test_what_is_sealed_or_long_is_listed_only_when_it_is_asked_for(
     path = f"/conversations/{conversation_id}/items"
     plain = (await client.get(path, params={"order": "asc"})).json()["data"]
     assert "encrypted_content" not in plain[4]
-    assert "logprobs" not in plain[1]["content"][0]
+    assert plain[1]["content"][0]["logprobs"] == []
     wanted = ["reasoning.encrypted_content", "message.output_text.logprobs"]
     full = (await client.get(path, params={"order": "asc", "include[]": wanted})).json()["data"]
     assert full[4]["encrypted_content"] == "sealed"
-    assert full[1]["content"][0]["logprobs"] == []
+    assert full[1]["content"][0]["logprobs"] == [LOGPROB]
     refused = await client.get(path, params={"include": "everything"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "include")
 

@@ -4,18 +4,13 @@ import orjson
 import pytest
 
 from turnwire.pipelines.protocol.errors import InvalidRequest
-from turnwire.pipelines.protocol.include import (
-    ENCRYPTED,
-    LOGPROBS,
-    included,
-    shown,
-    shown_items,
-)
+from turnwire.pipelines.protocol.include import ENCRYPTED, LOGPROBS, included, shown
+from turnwire.pipelines.protocol.item_list import PageQuery, item_page
 
 ENTRY = {"token": "a", "logprob": -1.0}
 REASONING = {"type": "reasoning", "id": "rs_1", "summary": []}
 TEXT = {"type": "output_text", "text": "a", "annotations": []}
-MESSAGE = {"type": "message", "id": "msg_1", "role": "assistant"}
+MESSAGE = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
 COMPACTION = {"type": "compaction", "id": "cmp_1", "encrypted_content": "kept"}
 WHOLE = [
     REASONING | {"encrypted_content": "secret"},
@@ -38,7 +33,8 @@ def test_parts_are_shown_to_who_includes_them(include: tuple[str, ...], items: o
     names = frozenset(include)
     response = orjson.dumps({"id": "resp_1", "output": WHOLE})
     assert orjson.loads(shown(response, names)) == {"id": "resp_1", "output": items}
-    assert orjson.loads(shown_items(orjson.dumps(WHOLE), names)) == items
+    page = item_page(orjson.dumps(WHOLE), PageQuery(order="asc"), names)
+    assert orjson.loads(page)["data"] == items
 
 
 def test_what_hides_nothing_is_passed_on_as_it_is() -> None:
