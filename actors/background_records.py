@@ -51,7 +51,7 @@ class BackgroundRecords:
         responses: Mapping[type, Write],
         now_s: Callable[[], float],
     ) -> None:
-        """`responses`: how responses are saved and deleted. `now_s`: seconds since 1970."""
+        """`responses`: how responses are saved, appended and deleted. `now_s`: since 1970."""
         self._settings = settings
         self._responses = responses
         self._now_s = now_s
@@ -115,8 +115,9 @@ class BackgroundRecords:
             return m.Recorded(accepted=bool(again))
         if row.owner != write.owner:
             return m.Recorded(accepted=False)
-        if write.save is not None:
-            self._responses[m.Save](transaction, write.save)
+        for kept in (write.save, write.append):
+            if kept is not None:
+                self._responses[type(kept)](transaction, kept)
         changed = self._ended(write.status, write.response)
         self._extend(transaction.connection, row, write.first, write.events, changed)
         return m.Recorded(accepted=True)

@@ -13,7 +13,13 @@ from turnwire.gateway.turns import Serving
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.background import Recorder, Write
 from turnwire.pipelines.ports import Engine, Store
-from turnwire.pipelines.protocol.errors import ApiError, Overloaded, RateLimitExceeded
+from turnwire.pipelines.protocol.errors import (
+    ApiError,
+    ConversationLocked,
+    NotFound,
+    Overloaded,
+    RateLimitExceeded,
+)
 from turnwire.pipelines.turn import Turn
 from turnwire.pipelines.turn_request import Memory, TurnRequest
 
@@ -52,8 +58,9 @@ class BackgroundTurn:
         self._observed = observed
         self._turn: Turn | None = None
         self._news = asyncio.Event()
-        self._over = asyncio.Event()
+        self._kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stopped = False
+        self._refusal: ApiError | None = None
 
     async def run(self, memory: Memory) -> None:
         """Returns when the turn and its record are over. Cancelling it stops the turn."""
@@ -73,7 +80,6 @@ class BackgroundTurn:
 
     async def _finished(self, turn: Turn) -> bool:
         """False when there is no response, only a refusal."""
-        refusal: ApiError | None = None
         try:
             await turn.run()
         except Exception as error:
@@ -82,14 +88,17 @@ class BackgroundTurn:
                 self.recorder.fail(told)
                 self._news.set()
             else:
-                refusal = told
                 self.refuse(told)
         finally:
-            self._observed.ended(turn, refusal)
-        return refusal is None
+            self._observed.ended(turn, self._refusal)
+        return self._refusal is None
 
     def refuse(self, error: ApiError) -> None:
+        """There is no response, unless its record was begun."""
         if not self.begun.done():
+            self._refusal = error
+            if self._turn is not None:
+                self._turn.withdraw()
             self.begun.set_exception(error)
 
     def stop(self) -> None:
@@ -109,11 +118,11 @@ class BackgroundTurn:
         if self.begun.exception() is not None:
             await asyncio.Event().wait()
 
-    async def saved(self, save: m.Save) -> None:
-        """Returns when the response is stored and its record ended, in one commit."""
-        self.recorder.conclude(save)
+    async def kept(self, command: m.Save | m.AppendTurn) -> None:
+        """Returns when it is done and the record ended, in one commit. Raises what refuses it."""
+        self.recorder.conclude(command)
         self._news.set()
-        await self._over.wait()
+        await self._kept
 
     # --- turn_request.Listener ------------------------------------------------------------------
 
@@ -159,18 +168,34 @@ class BackgroundTurn:
             await self._news.wait()
             self._news.clear()
             while (write := self.recorder.next()) is not None:
-                if not await self._committed(write):
-                    self.stop()
-                    return
+                try:
+                    if not await self._committed(write):
+                        self.stop()
+                        return
+                except (ConversationLocked, NotFound) as refusal:
+                    self._not_kept(refusal)
+                    continue
                 self.recorder.written(write)
                 if isinstance(write, m.BeginBackground):
                     self.begun.set_result(None)
                 else:
                     await asyncio.sleep(0 if self.recorder.over else self._settings.flush_s)
-        self._over.set()
+        if not self._kept.done():
+            self._kept.set_result(None)
+
+    def _not_kept(self, refusal: ApiError) -> None:
+        """Its conversation has changed or is gone: the turn fails, if it still waits for this."""
+        self.recorder.refused()
+        if self._kept.done():
+            self.recorder.fail(refusal)
+        else:
+            self._kept.set_exception(refusal)
 
     async def _committed(self, write: Write) -> bool:
-        """False when it was refused, or storage was away for too long."""
+        """False when its record was ended, or storage was away for too long.
+
+        Raises what refuses the conversation of an answer.
+        """
         store, clock, backoff = self._serving.ports.background, self._serving.clock, Backoff()
         if isinstance(write, m.BeginBackground):
             try:
@@ -183,6 +208,8 @@ class BackgroundTurn:
         while clock.now_s() < give_up_s:
             try:
                 return (await store.record(write)).accepted
+            except (ConversationLocked, NotFound):
+                raise
             except ApiError as error:
                 logger.warning("background.not_recorded %s: %s", self.id, error)
                 await asyncio.sleep(backoff.next_s())
@@ -190,14 +217,14 @@ class BackgroundTurn:
 
 
 class _RecordedStore(Store):
-    """Stores the response together with the end of its record."""
+    """Keeps the response together with the end of its record."""
 
     def __init__(self, store: Store, turn: BackgroundTurn) -> None:
         self._store = store
         self._turn = turn
 
     async def save(self, command: m.Save) -> None:
-        await self._turn.saved(command)
+        await self._turn.kept(command)
 
     async def load(self, command: m.Load) -> m.Chain:
         return await self._store.load(command)
@@ -206,7 +233,8 @@ class _RecordedStore(Store):
         return await self._store.load_conversation(command)
 
     async def append(self, command: m.AppendTurn) -> m.Appended:
-        raise AssertionError("a request in a conversation is not taken in the background")
+        await self._turn.kept(command)
+        return m.Appended(command.version + 1)
 
 
 class _RecordedEngine(Engine):

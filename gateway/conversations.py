@@ -100,10 +100,8 @@ class ConversationPages:
             return list_object(given, include, more=False)
 
     async def list_items(self, request: Request, principal: Principal) -> object:
-        query, include = (
-            page_query(request.query_params),
-            included(request.query_params.multi_items()),
-        )
+        query = page_query(request.query_params)
+        include = included(request.query_params.multi_items())
         command = m.ListItems(
             principal.tenant,
             _conversation_id(request),

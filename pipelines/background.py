@@ -12,6 +12,7 @@ import orjson
 from msgspec import Raw
 
 from turnwire.pipelines.messages import (
+    AppendTurn,
     BackgroundStatus,
     BeginBackground,
     EndBackground,
@@ -46,7 +47,7 @@ class _State(msgspec.Struct, frozen=True):
     response: Raw
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _Object(msgspec.Struct, frozen=True):
     status: BackgroundStatus
     background: bool | None = None
 
@@ -55,7 +56,7 @@ _ACCEPTED = 2
 """Events that begin a response: `created` and `queued`."""
 
 _states = msgspec.json.Decoder(_State)
-_kept = msgspec.json.Decoder(_Kept)
+_objects = msgspec.json.Decoder(_Object)
 
 
 def terminal_event(status: BackgroundStatus, number: int, response: Json) -> Json:
@@ -77,11 +78,11 @@ def lost(response: Json) -> Json:
 
 def is_background(response: Json) -> bool:
     """Was a stored response made in the background?"""
-    return bool(_kept.decode(response).background)
+    return bool(_objects.decode(response).background)
 
 
 def is_running(response: Json) -> bool:
-    return _kept.decode(response).status in RUNNING
+    return _objects.decode(response).status in RUNNING
 
 
 def _failed(response: Json, error: ApiError) -> Json:
@@ -118,7 +119,10 @@ class Recorder:
     _unsaved: list[Json] = field(default_factory=list)
     _in_flight: int = 0
     _ended: bool = False
-    _save: Save | None = None
+    _kept: Save | AppendTurn | None = None
+    """How a complete answer is to be kept."""
+    _before: tuple[BackgroundStatus, Json] = "queued", b""
+    """Status and response before the answer was complete."""
 
     @property
     def leased(self) -> bool:
@@ -139,10 +143,20 @@ class Recorder:
         if self.unsaved_bytes > self.max_unsaved_bytes:
             raise Overloaded("the storage does not take the events of this response")
 
-    def conclude(self, save: Save) -> None:
+    def conclude(self, kept: Save | AppendTurn) -> None:
         """The answer is complete. Its terminal event is added here: what is stored must have it."""
-        self._end(_kept.decode(save.response).status, save.response)
-        self._save = save
+        save = kept if isinstance(kept, Save) else kept.save
+        assert save is not None, "a background response is stored"
+        self._before = self._status, self._response
+        self._end(_objects.decode(save.response).status, save.response)
+        self._kept = kept
+
+    def refused(self) -> None:
+        """The last write was: the answer is not kept. The response runs on, only to fail."""
+        assert self._kept is not None, "only what is to be kept is refused"
+        self.unsaved_bytes -= len(self._unsaved.pop())
+        self._in_flight, self._ended, self._kept = 0, False, None
+        self._status, self._response = self._before
 
     def fail(self, error: ApiError) -> None:
         """End it as failed, when its turn could not do so itself."""
@@ -169,7 +183,9 @@ class Recorder:
             )
         names = self.tenant, self.response_id, self.owner, self._saved, events
         if self._ended:
-            return EndBackground(*names, self._status, self._response, self._save)
+            kept = self._kept
+            save, append = (None, kept) if isinstance(kept, AppendTurn) else (kept, None)
+            return EndBackground(*names, self._status, self._response, save, append)
         return RecordEvents(*names, self._status, self._response if self._status_is_new else None)
 
     def written(self, write: Write) -> None:

@@ -69,6 +69,7 @@ class Turn:
         self._finish: m.Finish | None = None
         self._evict = False
         self._released = False
+        self._withdrawn = False
         self._deadline: asyncio.Timeout | None = None
         self._end_error: ApiError | None = None
         self._sent_s = 0.0
@@ -103,13 +104,17 @@ class Turn:
             raise
         finally:
             self._release()
-            if self._work is not None and self.usage is None:
+            if self._work is not None and self.usage is None and not self._withdrawn:
                 self._settle(self._work)
 
     def end(self, error: ApiError) -> None:
         """End the response as failed with `error`, as soon as it exists."""
         self._end_error = error
         self._expire()
+
+    def withdraw(self) -> None:
+        """Its response was refused where it was to be recorded: it is no turn for the ledger."""
+        self._withdrawn = True
 
     def left(self) -> None:
         """The client is gone: stop a prefill that nobody waits for, unless its worker goes on."""

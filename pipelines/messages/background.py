@@ -7,6 +7,7 @@ ends what lost its owner, and tells whoever follows.
 from typing import Literal
 
 from turnwire.pipelines.messages.base import Json, Message
+from turnwire.pipelines.messages.conversations import AppendTurn
 from turnwire.pipelines.messages.records import Save
 
 BackgroundStatus = Literal[
@@ -50,7 +51,9 @@ class RecordEvents(Message, frozen=True):
 class EndBackground(Message, frozen=True):
     """The response is over, with its last events: `Recorded`. Idempotent.
 
-    `save`: the response is stored in the same transaction, so it is completed or is not there.
+    With `save` the response is stored in the same transaction, and with `append`, instead of it,
+    also added to its conversation: it is completed or is not there. Refused as `append` is; then
+    the response still runs.
     """
 
     tenant: str
@@ -61,6 +64,7 @@ class EndBackground(Message, frozen=True):
     status: BackgroundStatus
     response: Json
     save: Save | None = None
+    append: AppendTurn | None = None
 
 
 class Recorded(Message, frozen=True):

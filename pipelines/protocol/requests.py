@@ -194,8 +194,6 @@ def _check_background(body: Body, transport: Transport) -> None:
         refusal = "it is for HTTP: send it with POST /v1/responses, or leave it out here"
     elif body.store is False:
         refusal = "a background response is stored: leave 'store' out, or send true"
-    elif bytes(body.conversation) != b"null":
-        refusal = "in a conversation a response needs its connection: leave one of the two out"
     elif body.generate is False or _prewarms(body):
         refusal = "a warm-up is answered at once: leave 'background' out"
     else:

@@ -108,6 +108,26 @@ def test_a_complete_answer_is_stored_with_the_end_of_its_record_and_its_terminal
     assert (end.status, end.save, made.next()) == ("completed", SAVE, None)
 
 
+def test_an_answer_that_its_conversation_does_not_take_only_fails() -> None:
+    made = begun()
+    made.add([STARTED, event(3, "output_text.delta")])
+    append = m.AppendTurn("red", "conv_1", 1, SAVE.turn, SAVE)
+    made.conclude(append)
+    end = made.next()
+    assert isinstance(end, m.EndBackground)
+    assert (end.save, end.append, len(end.events)) == (None, append, 3)
+    made.refused()
+    assert not made.ending
+    again = written(made)
+    assert isinstance(again, m.RecordEvents)
+    assert (again.events, again.status) == (end.events[:2], "in_progress")
+    made.add([event(4, "failed", "failed")])
+    last = written(made)
+    assert isinstance(last, m.EndBackground)
+    assert (last.first, last.status, last.save, last.append) == (4, "failed", None, None)
+    assert (made.over, made.unsaved_bytes) == (True, 0)
+
+
 def test_a_turn_that_broke_is_ended_once_and_for_its_client() -> None:
     made = begun()
     made.fail(Overloaded("no room"))

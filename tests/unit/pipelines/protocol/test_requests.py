@@ -159,7 +159,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"conversation": "no id"}, "conversation"),
     ({"prompt": {"id": "p"}}, "prompt"),
     ({"background": True, "store": False}, "background"),
-    ({"background": True, "conversation": "conv_1"}, "background"),
     ({"background": True, "generate": False}, "background"),
     ({"background": "yes"}, "background"),
     ({"context_management": [{"type": "compaction", "compact_threshold": 999}]}, "context_"),
