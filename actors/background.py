@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
-from turnwire.actors.background_records import Key, Sweep, Swept
+from turnwire.actors.background_records import Key, SweepBackground, Swept
 from turnwire.actors.channel import StreamHandler, UnaryHandler
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.background import is_background, is_running
@@ -80,7 +80,7 @@ class BackgroundStorage:
         while True:
             await asyncio.sleep(pause_s)
             try:
-                ended = await self._write(Sweep())
+                ended = await self._write(SweepBackground())
             except ApiError as error:
                 _log.warning("background.sweep_failed: %s", error)
                 pause_s = self._settings.background_grace_s

@@ -34,7 +34,7 @@ Key = tuple[str, str]
 """Tenant and response id."""
 
 
-class Sweep:
+class SweepBackground:
     """A write of storage's own: end what lost its owner, clear what is old. Answered with `Swept`:
     the responses that were ended."""
 
@@ -65,7 +65,7 @@ class BackgroundRecords:
             m.RenewBackground: self._renew,
             m.CancelBackground: self._cancel,
             m.Delete: self._delete,
-            Sweep: self._sweep,
+            SweepBackground: self._sweep,
         }
 
     def _begin(self, transaction: Transaction, write: m.BeginBackground) -> m.Done:
@@ -100,7 +100,10 @@ class BackgroundRecords:
         row = _row(transaction.connection, (write.tenant, write.response_id))
         if row is None or row.ended_at_ms is not None or row.owner != write.owner:
             return m.Recorded(accepted=False)
-        changed: dict[str, Any] = {"status": write.status}
+        changed: dict[str, Any] = {
+            "status": write.status,
+            "lease_until_ms": self._lease_until_ms(write.lease_s),
+        }
         if write.response is not None:
             changed["response"] = write.response
         self._extend(transaction.connection, row, write.first, write.events, changed)
@@ -123,18 +126,20 @@ class BackgroundRecords:
         return m.Recorded(accepted=True)
 
     def _renew(self, transaction: Transaction, write: m.RenewBackground) -> m.StillRunning:
-        ours = (
-            _records.owner == write.owner,
-            _records.response_id.in_(write.response_ids),
-            _records.ended_at_ms.is_(None),
+        running = _records.response_id.in_(write.response_ids), _records.ended_at_ms.is_(None)
+        ours = sa.and_(_records.owner == write.owner, *running)
+        connection = transaction.connection
+        # Waits for nobody: two that wait for more than one record could wait for each other. What
+        # is locked is being ended, or written to by its owner, which renews it.
+        free = sa.select(_records.tenant, _records.response_id).where(ours)
+        found = connection.execute(free.with_for_update(skip_locked=True)).all()
+        renewed = sa.update(background_responses).where(
+            sa.tuple_(_records.tenant, _records.response_id).in_([tuple(key) for key in found])
         )
-        renewed = (
-            sa.update(background_responses)
-            .where(*ours)
-            .values(lease_until_ms=self._lease_until_ms(write.lease_s))
-            .returning(_records.response_id)
-        )
-        return m.StillRunning(tuple(transaction.connection.execute(renewed).scalars()))
+        until_ms = self._lease_until_ms(write.lease_s)
+        connection.execute(renewed.values(lease_until_ms=until_ms))
+        still = sa.select(_records.response_id).where(ours)
+        return m.StillRunning(tuple(connection.execute(still).scalars()))
 
     def _cancel(self, transaction: Transaction, write: m.CancelBackground) -> m.Stored:
         row = _row(transaction.connection, (write.tenant, write.response_id))
@@ -158,7 +163,7 @@ class BackgroundRecords:
             delete(transaction, write)
         return m.Done()
 
-    def _sweep(self, transaction: Transaction, _: Sweep) -> Swept:
+    def _sweep(self, transaction: Transaction, _: SweepBackground) -> Swept:
         connection, now_ms = transaction.connection, self._now_ms()
         unowned = (
             sa.select(background_responses)

@@ -10,6 +10,7 @@ one file from two processes, hence `BEGIN IMMEDIATE` and a busy timeout.
 
 import logging
 import sqlite3
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from turnwire.actors import database_postgres
+from turnwire.actors.backoff import Backoff
 from turnwire.actors.schema import Schema, migrate
 from turnwire.pipelines.protocol.errors import Internal, Overloaded
 
@@ -31,6 +33,8 @@ BUSY_TIMEOUT_MS = 5000
 ANSWER_S = 5.0
 """A PostgreSQL that takes longer to connect or to answer is taken to be away, the second time."""
 MIGRATE_S = 3600.0
+MAX_UNDONE = 5
+"""So often a transaction is made again that met others in an order in which all would wait."""
 
 Answer = TypeVar("Answer")
 
@@ -126,22 +130,27 @@ def _make_shrinkable(engine: sa.Engine) -> None:
 
 
 def persistently(attempt: Callable[[], Answer]) -> Answer:
-    """The answer of `attempt`, tried again at once where a kept connection turns out to be dead.
+    """The answer of `attempt`, tried again at once where a kept connection turns out to be dead,
+    or the database undid it in favour of another transaction.
 
     A connection may also die in the middle of a commit, so a second try must change nothing where
     the first one has. Raises Overloaded when the database is away.
     """
-    try:
-        return attempt()
-    except (DBAPIError, OSError) as error:
-        if not is_away(error):
-            raise
-    try:
-        return attempt()
-    except (DBAPIError, OSError) as error:
-        if not is_away(error):
-            raise
-        raise Overloaded("the database is away") from error
+    undone, was_away, backoff = 0, False, Backoff(first_s=0.01)
+    while True:
+        try:
+            return attempt()
+        except (DBAPIError, OSError) as error:
+            if database_postgres.was_undone(error) and undone < MAX_UNDONE:
+                undone += 1
+                # The others have to come past.
+                time.sleep(backoff.next_s())
+            elif not is_away(error):
+                raise
+            elif was_away:
+                raise Overloaded("the database is away") from error
+            else:
+                was_away = True
 
 
 def is_away(error: DBAPIError | OSError) -> bool:

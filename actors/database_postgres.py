@@ -14,6 +14,10 @@ _AWAY = ("08", "57P", "53", "25006")
 memory, and a standby that does not take writes."""
 
 
+_UNDONE = ("40P01", "40001")
+"""A deadlock, and what could not be put in an order with others: it may pass the next time."""
+
+
 def is_meant(url: str) -> bool:
     return url.split(":")[0].split("+")[0] in NAMES
 
@@ -77,6 +81,11 @@ def cannot_connect(error: DBAPIError) -> bool:
     return error.statement is None and (
         isinstance(error, sa.exc.InterfaceError) or _sqlstate(error.orig).startswith(_AWAY)
     )
+
+
+def was_undone(error: Exception) -> bool:
+    """Did the database undo this transaction, so that others could go on?"""
+    return isinstance(error, DBAPIError) and _sqlstate(error.orig) in _UNDONE
 
 
 def _sqlstate(error: BaseException | None) -> str:

@@ -186,7 +186,8 @@ class Recorder:
             kept = self._kept
             save, append = (None, kept) if isinstance(kept, AppendTurn) else (kept, None)
             return EndBackground(*names, self._status, self._response, save, append)
-        return RecordEvents(*names, self._status, self._response if self._status_is_new else None)
+        response = self._response if self._status_is_new else None
+        return RecordEvents(*names, self._status, response, self.lease_s)
 
     def written(self, write: Write) -> None:
         """`write` is committed."""

@@ -46,6 +46,8 @@ class RecordEvents(Message, frozen=True):
     status: BackgroundStatus
     response: Json | None = None
     """The response object, when its status has changed."""
+    lease_s: float = 0.0
+    """It renews the lease, too."""
 
 
 class EndBackground(Message, frozen=True):
@@ -74,7 +76,7 @@ class Recorded(Message, frozen=True):
 
 
 class RenewBackground(Message, frozen=True):
-    """The owner lives and still runs these: `StillRunning`."""
+    """The owner lives and still runs these: `StillRunning`. What it writes to one says the same."""
 
     owner: str
     response_ids: tuple[str, ...]
