@@ -25,6 +25,7 @@ from turnwire.pipelines.prompts.format import AnyFormat, format_of
 from turnwire.pipelines.protocol.errors import ApiError, Forbidden, NotFound, Overloaded
 from turnwire.pipelines.protocol.ids import RandomBytes
 from turnwire.pipelines.remembered import Remembered
+from turnwire.pipelines.sealing import Keyring
 
 _log = logging.getLogger(__name__)
 
@@ -51,9 +52,11 @@ class ConnectionCore:
         random_bytes: RandomBytes = os.urandom,
         formats: Callable[[m.Model], AnyFormat] = format_of,
         sampled: Callable[[PromptCheck], None] | None = None,
+        keyring: Keyring | None = None,
     ) -> None:
         """`sampled`: as for `ConnectionState`."""
         self._sampled = sampled
+        self.keyring = keyring or Keyring()
         self._settings = settings
         self._random_bytes = random_bytes
         self._formats = formats
@@ -94,6 +97,7 @@ class ConnectionCore:
             self._formats,
             self._remembered,
             self._sampled,
+            self.keyring,
         )
         return m.Done()
 
@@ -189,8 +193,9 @@ class ConnectionActor:
         )
         self._orphaned: asyncio.TimerHandle | None = None
 
-    async def start(self) -> m.Endpoint:
-        """Load tokenizers, then listen."""
+    async def start(self, keys: bytes = b"") -> m.Endpoint:
+        """Load tokenizers, then listen. `keys`: of the deployment's `Keyring`."""
+        self._core.keyring.fill(keys)
         for model in self._models:
             await asyncio.to_thread(_warm, model)
         await asyncio.to_thread(rehearse, self._settings, self._models)

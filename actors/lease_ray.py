@@ -22,7 +22,14 @@ class RayActors(ActorFactory):
     """`actor` is a class with `async start() -> Endpoint`; `arguments` gives its constructor's."""
 
     # Any: Ray's handles have no static type.
-    def __init__(self, actor: type, arguments: Callable[[str], tuple[Any, ...]]) -> None:
+    def __init__(
+        self,
+        actor: type,
+        arguments: Callable[[str], tuple[Any, ...]],
+        keys: Callable[[], bytes] = bytes,
+    ) -> None:
+        """`keys` is asked at each start: what must not stand in a constructor's arguments, which
+        Ray keeps and shows."""
         here = NodeAffinitySchedulingStrategy(
             node_id=ray.get_runtime_context().get_node_id(), soft=False
         )
@@ -33,13 +40,14 @@ class RayActors(ActorFactory):
             scheduling_strategy=here,
         )
         self._arguments = arguments
+        self._keys = keys
         self._handles: dict[str, Any] = {}
 
     async def start(self, actor_id: str) -> Endpoint:
         try:
             handle = self._actor.remote(*self._arguments(actor_id))
             self._handles[actor_id] = handle
-            endpoint: Endpoint = await handle.start.remote()
+            endpoint: Endpoint = await handle.start.remote(self._keys())
         except RayError as error:
             raise Overloaded(f"the actor {actor_id} did not start") from error
         return endpoint

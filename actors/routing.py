@@ -46,6 +46,7 @@ class RoutingActor:
         self._table = RoutingTable(rng or random.Random(secrets.randbits(64)))
         self._table.know(known_models)
         self._registered: dict[str, _Registered] = {}
+        self._keys = b""
         self._changed = asyncio.Event()
         self._endpoint: m.Endpoint | None = None
         unary: dict[type[m.Message], UnaryHandler] = {
@@ -89,6 +90,17 @@ class RoutingActor:
         if registered is None:
             raise NotFound(f"no worker {worker_id!r} is registered")
         return registered.secret
+
+    async def keys(self) -> bytes:
+        """What seals are made with. Raises Overloaded until somebody brought it."""
+        if not self._keys:
+            raise Overloaded("the keys that seals are made with have not arrived yet")
+        return self._keys
+
+    async def keep_keys(self, keys: bytes, *, anew: bool = False) -> None:
+        """`anew`: in place of those that are here."""
+        if anew or not self._keys:
+            self._keys = keys
 
     # --- channel calls --------------------------------------------------------------------------
 

@@ -26,6 +26,12 @@ class RoutingDoor(Protocol):
     async def secret_of(self, worker_id: str) -> bytes:
         """What a worker's listener asks of peers on other nodes."""
 
+    async def keys(self) -> bytes:
+        """The keys of the deployment's `Keyring`. Overloaded while routing has none."""
+
+    async def keep_keys(self, keys: bytes) -> None:
+        """For whoever asks next; nothing changes where there are some already."""
+
 
 class RoutingRef:
     """RoutingDoor over a Ray actor handle or a Serve handle of a `RoutingActor`.
@@ -47,6 +53,13 @@ class RoutingRef:
     async def secret_of(self, worker_id: str) -> bytes:
         secret: bytes = await self._ask("secret_of", worker_id)
         return secret
+
+    async def keys(self) -> bytes:
+        keys: bytes = await self._ask("keys")
+        return keys
+
+    async def keep_keys(self, keys: bytes) -> None:
+        await self._ask("keep_keys", keys)
 
     async def _ask(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 -- Ray's answer
         try:

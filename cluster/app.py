@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 from ray.serve.schema import ApplicationStatus, LoggingConfig
 
 from turnwire.cluster.deployments import ROUTING, Gateway, Pool, Routing
@@ -112,6 +114,15 @@ class Applications:
             if state is None or state.status is not ApplicationStatus.RUNNING:
                 waiting.append(name)
         return waiting
+
+    def give_keys(self, keys: bytes) -> bool:
+        """Hand routing what seals are made with. False: it is not there yet, or away."""
+        try:
+            routing = serve.get_app_handle(ROUTING)
+            routing.keep_keys.remote(keys, True).result(timeout_s=10)
+        except (RayError, RayServeException, TimeoutError):
+            return False
+        return True
 
     def address(self) -> tuple[str, int]:
         """Where the gateway listens."""

@@ -88,6 +88,12 @@ class Routing:
     async def secret_of(self, worker_id: str) -> bytes:
         return await self._actor.secret_of(worker_id)
 
+    async def keys(self) -> bytes:
+        return await self._actor.keys()
+
+    async def keep_keys(self, keys: bytes, anew: bool = False) -> None:
+        await self._actor.keep_keys(keys, anew=anew)
+
     async def check_health(self) -> None:
         """As for a pool."""
 

@@ -4,6 +4,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from turnwire.actors.connection import ConnectionActor
+from turnwire.actors.deployment_keys import DeploymentKeys
 from turnwire.actors.lease import ConnectionPool
 from turnwire.actors.lease_ray import RayActors
 from turnwire.actors.peers import Peers
@@ -13,6 +14,7 @@ from turnwire.cluster.place import Place
 from turnwire.cluster.settings import Settings
 from turnwire.gateway.gateway import Gateway
 from turnwire.gateway.turns import Ports
+from turnwire.pipelines.sealing import Keyring
 
 SETTLE_S = 3.0
 """How long the last usage records may take to reach billing."""
@@ -42,8 +44,10 @@ class GatewayParts:
             settings.billing,
             on_deleted=self._forget,
         )
+        self._keyring = Keyring()
+        self._keys = DeploymentKeys(routing, self._keyring)
         self._connections = ConnectionPool(
-            RayActors(PlacedConnectionActor, self._arguments),
+            RayActors(PlacedConnectionActor, self._arguments, self._keyring.packed),
             node,
             settings.connections,
             settings.channel,
@@ -60,6 +64,7 @@ class GatewayParts:
             leases=self._connections,
             models=self._peers.models,
             ready=self._ready,
+            keyring=self._keyring,
         )
         sharers = place.folder if settings.gateway.replicas > 1 else ""
         self._gateway = Gateway(
@@ -70,6 +75,7 @@ class GatewayParts:
     async def start(self) -> tuple[str, int]:
         """Raises OSError when the port cannot be had."""
         await self._blocks.enter_async_context(self._peers)
+        await self._blocks.enter_async_context(self._keys)
         await self._blocks.enter_async_context(self._connections)
         address = await self._gateway.start()
         self._blocks.push_async_callback(self._gateway.close)

@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 
 from turnwire.actors.engines import gguf_file
+from turnwire.cluster import sealing_keys
 from turnwire.cluster.settings import Settings, SettingsError
 from turnwire.gateway.auth import is_loopback, load_keys
 from turnwire.pipelines.config import MIB, LlamaSettings, ModelSettings
@@ -17,6 +18,8 @@ CONNECTION_BYTES = 55 * MIB
 def check(settings: Settings) -> None:
     """Raises SettingsError for the first thing that is in the way."""
     _check_keys(settings)
+    if settings.sealing_key_file:
+        sealing_keys.read(settings)
     if settings.gateway.replicas > 1 and settings.gateway.port == 0:
         raise SettingsError("gateway.port: 0 gives each of several replicas another; name one")
     for name, pool in (("storage", settings.storage), ("billing", settings.billing)):

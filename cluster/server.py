@@ -16,7 +16,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnwire.cluster import descendants, local_ray, preflight
+from turnwire.cluster import descendants, local_ray, preflight, sealing_keys
 from turnwire.cluster.blocking import in_thread
 from turnwire.cluster.place import Place
 from turnwire.cluster.settings import Settings
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.25
 RAY_NEWS_S = 0.5
+KEYS_S = 30.0
 RAY_DIED = "Ray has died, and every turn with it: start again"
 FORCED_EXIT = 130
 
@@ -58,6 +59,7 @@ def run(settings: Settings, reporter: Reporter, log_level: str) -> int:
     preflight.check(settings)
     log_folder = Path(settings.data) / "log"
     log_folder.mkdir(parents=True, exist_ok=True)
+    keys = sealing_keys.read(settings)
     private = settings.ray.address is None
     folder = local_ray.make_folder(settings.ray.folder, private=private)
     place = Place(
@@ -69,7 +71,7 @@ def run(settings: Settings, reporter: Reporter, log_level: str) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _quiet(log_folder / "serve.log"):
-            return _run_on_ray(settings, place, folder, reporter, started)
+            return _run_on_ray(settings, place, folder, keys, reporter, started)
     except (ServerFailed, local_ray.RayUnavailable) as error:
         raise ServerFailed(f"{error} (logs: {log_folder})") from None
     except KeyboardInterrupt:
@@ -89,6 +91,7 @@ def _run_on_ray(
     settings: Settings,
     place: Place,
     folder: local_ray.Folder,
+    keys: bytes,
     reporter: Reporter,
     started: float,
 ) -> int:
@@ -96,7 +99,7 @@ def _run_on_ray(
     with local_ray.connected(settings.ray, folder):
         from turnwire.cluster.app import Applications
 
-        life = _Life(settings, Applications(settings, place), reporter, started)
+        life = _Life(settings, Applications(settings, place), keys, reporter, started)
         try:
             return asyncio.run(life.run())
         except ServerFailed:
@@ -116,10 +119,17 @@ class _Life:
     """One server from deployed to drained."""
 
     def __init__(
-        self, settings: Settings, applications: "Applications", reporter: Reporter, started: float
+        self,
+        settings: Settings,
+        applications: "Applications",
+        keys: bytes,
+        reporter: Reporter,
+        started: float,
     ) -> None:
+        """`keys`: what seals are made with."""
         self._settings = settings
         self._applications = applications
+        self._keys = keys
         self._reporter = reporter
         self._started = started
         self._ray_lost = False
@@ -171,12 +181,18 @@ class _Life:
         needs_key = gateway.api_key is not None or gateway.key_file is not None
         took_s = time.monotonic() - self._started
         self._reporter.ready(Ready(url, models, took_s, needs_key))
-        await asyncio.Event().wait()
+        while True:
+            # A routing that was replaced has to be told again.
+            await asyncio.sleep(KEYS_S)
+            await in_thread(partial(self._applications.give_keys, self._keys))
 
     async def _bring_up(self) -> str:
         self._reporter.stage("Serve")
         await in_thread(self._applications.deploy)
+        told = False
         while waiting := await in_thread(self._applications.waiting):
+            # The gateway starts when it has them.
+            told = told or await in_thread(partial(self._applications.give_keys, self._keys))
             self._reporter.stage(", ".join(waiting))
             await asyncio.sleep(POLL_S)
         host, port = await in_thread(self._applications.address)

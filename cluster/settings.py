@@ -62,6 +62,9 @@ class Settings(Section):
     ray: RaySettings = RaySettings()
     data: str = "turnwire-data"
     """Folder of the database and of `log/`, made when missing."""
+    sealing_key_file: str = ""
+    """Keys for what clients carry sealed (`encrypted_content`), one a line: 64 hexadecimal digits.
+    The first seals, all open. Empty: `sealing.keys` in the data folder, made when missing."""
     min_free_bytes: NonNegativeInt = 256 * MIB
     """Memory that must stay free beside what the server is estimated to take; it refuses to start
     otherwise."""
@@ -207,6 +210,7 @@ def _absolute(settings: Settings) -> Settings:
     return settings.model_copy(
         update={
             "data": str(data),
+            "sealing_key_file": file(settings.sealing_key_file),
             "gateway": gateway.model_copy(update={"key_file": file(gateway.key_file)}),
             "storage": settings.storage.model_copy(update={"url": url(settings.storage.url)}),
             "billing": settings.billing.model_copy(update={"url": url(settings.billing.url)}),

@@ -24,6 +24,7 @@ from turnwire.pipelines.ports import (
     Store,
 )
 from turnwire.pipelines.routes import Routes
+from turnwire.pipelines.sealing import Keyring
 from turnwire.pipelines.services import Services, TurnLimits
 from turnwire.pipelines.turn_request import Memory
 
@@ -82,6 +83,7 @@ class Ports:
     leases: Leases
     models: Callable[[], tuple[m.Model, ...]]
     ready: Callable[[], bool]
+    keyring: Keyring = field(default_factory=Keyring)
 
 
 class SystemClock:
@@ -184,6 +186,7 @@ class Serving:
             Settlements(ports.ledger),
             self.clock,
             limits,
+            keyring=ports.keyring,
         )
 
     def response_id(self) -> str:

@@ -18,8 +18,9 @@ from turnwire.pipelines.ablation import all_text, unrendered, validated_again
 from turnwire.pipelines.config import ConnectionSettings
 from turnwire.pipelines.continuity import continuation
 from turnwire.pipelines.history import ConversationName, Entry, History
-from turnwire.pipelines.lineage import Checkpoint, context_of, restored
+from turnwire.pipelines.lineage import Checkpoint, context_of, joined, restored
 from turnwire.pipelines.new_items import NewItems, check
+from turnwire.pipelines.opened_items import opened
 from turnwire.pipelines.prepared_turn import answered, facts_of, prepared_of
 from turnwire.pipelines.prompts.check import PromptCheck
 from turnwire.pipelines.prompts.format import AnyFormat, format_of
@@ -39,9 +40,10 @@ from turnwire.pipelines.protocol.errors import (
     Overloaded,
 )
 from turnwire.pipelines.protocol.ids import RandomBytes
-from turnwire.pipelines.protocol.items import Item, asks
+from turnwire.pipelines.protocol.items import Item, Reference, asks
 from turnwire.pipelines.protocol.requests import Request, RequestParser
 from turnwire.pipelines.remembered import Remembered
+from turnwire.pipelines.sealing import Keyring, Sealer
 from turnwire.pipelines.stored_references import resolved
 
 _RECALLABLE = 32
@@ -81,10 +83,12 @@ class ConnectionState:
         formats: Callable[[m.Model], AnyFormat] = format_of,
         remembered: Remembered | None = None,
         sampled: Callable[[PromptCheck], None] | None = None,
+        keyring: Keyring | None = None,
     ) -> None:
         """`remembered`: by all connections of an actor together; None: by this one alone.
 
         `sampled` is handed each turn when it is over, to check its prompt if it likes to.
+        `keyring` opens what clients carried for us; without one everything is foreign.
         """
         self._sampled = sampled
         self._remembered = remembered or Remembered(settings.content_index_bytes)
@@ -93,6 +97,7 @@ class ConnectionState:
         self._settings = settings
         self._formats = formats
         self._random_bytes = random_bytes
+        self._sealer = Sealer(tenant, keyring or Keyring())
         self._parser = self._new_parser()
         self._heads = HeadCache()
         self._running: dict[str, _Running] = {}
@@ -123,7 +128,7 @@ class ConnectionState:
         if running is None:
             return
         try:
-            turn = answered(running.turn, running.items, command)
+            turn = answered(running.turn, running.items, command, self._sealer)
             if running.conversation_id is None:
                 # What is said in a conversation ends with it, and is found by its name.
                 self._remembered.add(turn)
@@ -225,19 +230,29 @@ class ConnectionState:
             raise
 
     def _parsed(self, command: m.Prepare | m.CountTokens) -> Request | m.ParentUnknown:
+        """With what is sealed in its input opened: all that follows knows plain items only."""
         transport = command.transport if isinstance(command, m.Prepare) else "http"
         parser = self._new_parser() if "validation" in _left_out(command) else self._parser
         request = parser.parse(command.frame, transport)
+        items = self._resolved(request, command.chain)
+        if isinstance(items, m.ParentUnknown):
+            return items
+        read = opened(items, self._sealer)
+        if read is items:
+            return request if items is request.input else structs.replace(request, input=items)
+        sent = joined(*(item.json for item in items if not isinstance(item, Reference)))
+        return structs.replace(request, input=read, sent=sent)
+
+    def _resolved(
+        self, request: Request, chain: m.Chain | None
+    ) -> tuple[Item | Reference, ...] | m.ParentUnknown:
         if request.names_what_is_before:
-            return request
-        chain = command.chain
+            return request.input
         loaded = self._find(chain.turns[-1].response_id, chain) if chain and chain.turns else None
         items = resolved(request.input, self.history)
         if loaded is not None:
             self.history.unpin(loaded)
-        if isinstance(items, m.ParentUnknown):
-            return items
-        return request if items is request.input else structs.replace(request, input=items)
+        return items
 
     def _before(
         self, request: Request, command: m.Prepare | m.CountTokens
@@ -245,7 +260,9 @@ class ConnectionState:
         """What the turn continues, pinned, and how much of its input that is already; or what must
         be loaded first."""
         if request.conversation_id is not None:
-            end = conversations.found(self.history, request.conversation_id, command.conversation)
+            end = conversations.found(
+                self.history, request.conversation_id, command.conversation, self._sealer
+            )
             return end if isinstance(end, m.ConversationAt) else (end, 0)
         if request.previous_response_id is not None:
             parent = self._find(request.previous_response_id, command.chain)
@@ -268,7 +285,7 @@ class ConnectionState:
             before: Entry | None = entry
             entry = self.history.pin(turn.response_id)
             if entry is None:
-                checkpoint = restored(turn, before.checkpoint if before else None)
+                checkpoint = restored(turn, before.checkpoint if before else None, self._sealer)
                 entry = self.history.add(checkpoint, before, latest=False)
                 self._remembered.add(checkpoint)
             if before is not None:

@@ -14,12 +14,13 @@ from turnwire.pipelines.lineage import Checkpoint, Context, restored
 from turnwire.pipelines.messages import ConversationAt, ConversationTail
 from turnwire.pipelines.protocol.errors import ConversationLocked, Internal, InvalidRequest
 from turnwire.pipelines.protocol.items import Item
+from turnwire.pipelines.sealing import Sealer
 
 MAX_ID_CHARACTERS = 256
 
 
 def found(
-    history: History, conversation_id: str, tail: ConversationTail | None
+    history: History, conversation_id: str, tail: ConversationTail | None, sealer: Sealer
 ) -> Entry | ConversationAt | None:
     """The end of the conversation, pinned; None where it is empty; or what to load behind."""
     entry = history.pin(ConversationName(conversation_id))
@@ -35,7 +36,7 @@ def found(
         entry = None
     for turn in tail.turns:
         before = entry.checkpoint if entry is not None else None
-        checkpoint = replace(restored(turn, before), version=tail.version)
+        checkpoint = replace(restored(turn, before, sealer), version=tail.version)
         parent, entry = entry, remember(history, conversation_id, checkpoint, entry)
         if parent is not None:
             history.unpin(parent)

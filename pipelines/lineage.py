@@ -11,7 +11,9 @@ import msgspec
 
 from turnwire.pipelines.content_index import Content
 from turnwire.pipelines.messages import Chain, Finish, Json, StoredTurn, TokenIds
+from turnwire.pipelines.opened_items import opened_run
 from turnwire.pipelines.protocol.items import Item, asks, call_of, kept_items, role_of
+from turnwire.pipelines.sealing import Sealer
 
 _OVERHEAD_BYTES = 2048
 """Python objects of one checkpoint beside its bytes: measured, rounded up."""
@@ -166,9 +168,13 @@ def chain_to(last: Checkpoint) -> Chain:
     )
 
 
-def restored(turn: StoredTurn, parent: Checkpoint | None) -> Checkpoint:
-    """A stored turn as the next checkpoint of its conversation."""
-    given, output = unbracketed(turn.input), unbracketed(turn.output)
+def restored(turn: StoredTurn, parent: Checkpoint | None, sealer: Sealer) -> Checkpoint:
+    """A stored turn as the next checkpoint of its conversation.
+
+    Raises InvalidEncryptedContent when the key of what is sealed in it is gone.
+    """
+    given = opened_run(unbracketed(turn.input), sealer, "input")
+    output = opened_run(unbracketed(turn.output), sealer, "output")
     items, answer = kept_items(given), kept_items(output)
     generated = bool(turn.sampled or output)
     context = context_of(parent).plus(items, given).plus(answer, output)

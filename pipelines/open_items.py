@@ -4,6 +4,7 @@ from typing import Literal
 
 from turnwire.pipelines.messages import Json
 from turnwire.pipelines.protocol.events import EventWriter, place, quoted
+from turnwire.pipelines.sealing import Seal
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
@@ -11,9 +12,13 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 class OpenText:
     """A message or a reasoning item: one part of text."""
 
-    def __init__(self, writer: EventWriter, item_id: str, output_index: int) -> None:
+    def __init__(
+        self, writer: EventWriter, item_id: str, output_index: int, seal: Seal | None = None
+    ) -> None:
+        """`seal`: how reasoning is sealed, if it is."""
         self.output_index = output_index
         self._writer = writer
+        self._seal = seal
         self._id = quoted(item_id)
         self._pieces: list[str] = []
         self._entries: list[Json] = []
@@ -33,7 +38,7 @@ class OpenText:
         ]
 
     def delta(self, text: str, logprobs: Json = b"") -> Json:
-        """`logprobs`: entries of its tokens, where asked for."""
+        """`logprobs`: entries of its tokens, where asked for. Empty: nothing is shown of it."""
         self._pieces.append(text)
         if not logprobs:
             return self._writer.event(self._delta_type, self._delta + quoted(text))
@@ -91,11 +96,20 @@ class OpenReasoning(OpenText):
         return b'{"type":"reasoning_text","text":%b}' % text
 
     def _item(self, part: Json, status: bytes) -> Json:
-        return b'{"type":"reasoning","id":%b,"status":"%b","summary":[],"content":[%b]}' % (
+        return b'{"type":"reasoning","id":%b,"status":"%b","summary":[]%b%b}' % (
             self._id,
             status,
-            part,
+            self._content(part),
+            self._sealed() if status != b"in_progress" else b"",
         )
+
+    def _content(self, part: Json) -> Json:
+        return b',"content":[%b]' % part
+
+    def _sealed(self) -> Json:
+        if self._seal is None:
+            return b""
+        return b',"encrypted_content":%b' % quoted(self._seal("".join(self._pieces)))
 
 
 class OpenResponsesReasoning(OpenReasoning):
@@ -105,12 +119,38 @@ class OpenResponsesReasoning(OpenReasoning):
     _done_type = b"response.reasoning.done"
 
 
-REASONING: dict[Literal["openai", "open_responses", "hidden"], type[OpenReasoning] | None] = {
-    "openai": OpenReasoning,
-    "open_responses": OpenResponsesReasoning,
-    "hidden": None,
-}
-"""By the setting `gateway.reasoning_events`."""
+class SealedReasoning(OpenReasoning):
+    """Reasoning of which clients see only that it is there, and what they are to send back."""
+
+    def opened(self) -> list[Json]:
+        added = b'"output_index":%d,"item":%b' % (self.output_index, self._empty())
+        return [self._writer.event(b"response.output_item.added", added)]
+
+    def delta(self, text: str, logprobs: Json = b"") -> Json:
+        self._pieces.append(text)
+        return b""
+
+    def closed(self, status: ItemStatus) -> tuple[list[Json], Json]:
+        item = self._item(b"", status.encode())
+        done = b'"output_index":%d,"item":%b' % (self.output_index, item)
+        return [self._writer.event(b"response.output_item.done", done)], item
+
+    def _content(self, part: Json) -> Json:
+        return b""
+
+
+ReasoningEvents = Literal["openai", "open_responses", "hidden"]
+
+
+def shown_as(setting: ReasoningEvents, *, sealed: bool) -> type[OpenReasoning] | None:
+    """By the setting `gateway.reasoning_events`, and whether it is sealed; None: not at all."""
+    match setting:
+        case "openai":
+            return OpenReasoning
+        case "open_responses":
+            return OpenResponsesReasoning
+        case _:
+            return SealedReasoning if sealed else None
 
 
 class OpenCall:

@@ -9,12 +9,14 @@ from turnwire.pipelines import messages as m
 from turnwire.pipelines.answer_rules import rules_of
 from turnwire.pipelines.lineage import Checkpoint, chain_to, content_after, content_of, unbracketed
 from turnwire.pipelines.new_items import NewItems
+from turnwire.pipelines.opened_items import opened_run
 from turnwire.pipelines.prompts.constraint import constraint_of
 from turnwire.pipelines.protocol.echo import echo_of
 from turnwire.pipelines.protocol.errors import ContextLengthExceeded, Internal, InvalidRequest
 from turnwire.pipelines.protocol.include import LOGPROBS
 from turnwire.pipelines.protocol.items import Item, kept_items
 from turnwire.pipelines.protocol.requests import Request
+from turnwire.pipelines.sealing import Sealer
 
 
 def facts_of(
@@ -95,7 +97,7 @@ def prepared_of(
         store=request.store,
         stream=request.stream,
         include=request.include,
-        stored_input=b"[%b]" % new.given_json if kept else None,
+        stored_input=b"[%b]" % (request.sent or new.given_json) if kept else None,
         stored_context=_stored_context(request, parent) if request.store else None,
         echo_turn=echo.turn,
         echo_tools=None if known else echo.tools,
@@ -134,10 +136,12 @@ def _warnings(model: m.Model, request: Request, new: NewItems) -> tuple[str, ...
     return tuple(found)
 
 
-def answered(turn: Checkpoint, given: tuple[Item, ...], command: m.Commit) -> Checkpoint:
+def answered(
+    turn: Checkpoint, given: tuple[Item, ...], command: m.Commit, sealer: Sealer
+) -> Checkpoint:
     """A prepared turn with its answer. `given`: its own input items."""
-    output = unbracketed(command.items)
     try:
+        output = opened_run(unbracketed(command.items), sealer, "output")
         items = kept_items(output)
     except InvalidRequest as error:
         raise Internal("the answer of a turn is not a list of items") from error

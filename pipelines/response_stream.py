@@ -32,6 +32,7 @@ from turnwire.pipelines.protocol.responses import (
     failure_object,
     usage_object,
 )
+from turnwire.pipelines.sealing import Seal
 
 _INCOMPLETE: dict[Finish, Json] = {
     "length": b'{"reason":"max_output_tokens"}',
@@ -52,8 +53,9 @@ class ResponseStream:
         lane: str | None = None,
         trim_echo: bool = False,
         reasoning: type[OpenReasoning] | None = OpenReasoning,
+        seal: Seal | None = None,
     ) -> None:
-        """`reasoning`: how it is shown; None: not at all."""
+        """`reasoning`: how it is shown; None: not at all. `seal`: for its `encrypted_content`."""
         self.counts = Counts()
         self.response: Json | None = None
         """The final response object, once `closed` or `failed` made it."""
@@ -65,6 +67,7 @@ class ResponseStream:
         self._response_id = response_id
         self._trim_echo = trim_echo
         self._reasoning = reasoning
+        self._seal = seal
         self._namespaced = echo.namespaced
         self._custom = echo.custom
         self._open_text: OpenText | None = None
@@ -235,12 +238,12 @@ class ResponseStream:
         if kind is OpenText and self._logprobs:
             out.append(self._open_text.delta(text, b",".join(self._logprobs)))
             self._logprobs.clear()
-        else:
-            out.append(self._open_text.delta(text))
+        elif event := self._open_text.delta(text):
+            out.append(event)
 
     def _open(self, kind: type[OpenText], out: list[Json]) -> None:
         self._close_text("completed", out)
-        self._open_text = kind(self._writer, self._item_id(kind.prefix), self._opened)
+        self._open_text = kind(self._writer, self._item_id(kind.prefix), self._opened, self._seal)
         self._started()
         out += self._open_text.opened()
 

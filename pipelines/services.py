@@ -6,6 +6,7 @@ from typing import Literal, Protocol
 from turnwire.pipelines.conversations import ConversationTurns
 from turnwire.pipelines.limits import Settlements
 from turnwire.pipelines.ports import Engine, Router, Safety, Store
+from turnwire.pipelines.sealing import Keyring
 
 
 class Clock(Protocol):
@@ -44,3 +45,5 @@ class Services:
     clock: Clock
     limits: TurnLimits = TurnLimits()
     conversations: ConversationTurns = field(default_factory=ConversationTurns)
+    keyring: Keyring = field(default_factory=Keyring)
+    """Seals what clients carry for us."""

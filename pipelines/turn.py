@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.generation import Generation
-from turnwire.pipelines.open_items import REASONING
+from turnwire.pipelines.open_items import shown_as
 from turnwire.pipelines.preparation import given_up, prepare
 from turnwire.pipelines.protocol.errors import (
     ApiError,
@@ -26,6 +26,7 @@ from turnwire.pipelines.protocol.errors import (
 from turnwire.pipelines.protocol.responses import echo_of
 from turnwire.pipelines.response_stream import ResponseStream
 from turnwire.pipelines.screening import Screening
+from turnwire.pipelines.sealing import reasoning_seal
 from turnwire.pipelines.services import Services
 from turnwire.pipelines.stages import Stages
 from turnwire.pipelines.turn_request import Listener, Memory, TurnRequest
@@ -169,6 +170,7 @@ class Turn:
             prepared, self._known_echo, services.limits.echo_schema == "open_responses"
         )
         created_at = self._clock.today_s()
+        seal = reasoning_seal(services.keyring, request.tenant, prepared.include)
         stream = ResponseStream(
             self.id,
             created_at,
@@ -176,7 +178,8 @@ class Turn:
             prepared.echo_turn,
             lane=request.lane,
             trim_echo=services.limits.trim_echo,
-            reasoning=REASONING[services.limits.reasoning_events],
+            reasoning=shown_as(services.limits.reasoning_events, sealed=seal is not None),
+            seal=seal,
         )
         whole = "screening" in self._memory.ablated
         screening = Screening(

@@ -10,6 +10,7 @@
     │   ├── ConnectionLimitReached
     │   ├── UnknownEventType
     │   ├── ConversationLocked
+    │   ├── InvalidEncryptedContent
     │   ├── EventsGone
     │   └── ContentRefused
     ├── InvalidApiKey (401)
@@ -103,6 +104,12 @@ class ConversationLocked(InvalidRequest):
     """Another turn or change of the conversation is under way. Clients try again in a moment."""
 
     code = "conversation_locked"
+
+
+class InvalidEncryptedContent(InvalidRequest):
+    """What a client carried for us cannot be opened: changed, foreign, or of an unknown key."""
+
+    code = "invalid_encrypted_content"
 
 
 class EventsGone(InvalidRequest):

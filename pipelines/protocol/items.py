@@ -59,6 +59,8 @@ class Reasoning(msgspec.Struct, frozen=True):
 
     id: str
     json: Json
+    sealed: str = ""
+    """Its `encrypted_content`, not yet opened."""
 
 
 class Foreign(msgspec.Struct, frozen=True):
@@ -256,8 +258,8 @@ def _item(raw: Raw, random_bytes: RandomBytes, at: str) -> Item | Reference:
             text, unread = content_of(output.output, f"{at}.output")
             return CallOutput(item_id, json, kind, output.call_id, text, unread=unread)
         case "reasoning":
-            read(_reasoning.decode, raw, at)
-            return Reasoning(item_id, json)
+            thought = read(_reasoning.decode, raw, at)
+            return Reasoning(item_id, json, thought.encrypted_content or "")
         case _:
             call_id = read(_foreign.decode, raw, at).call_id
             return Foreign(item_id, json, kind, call_id if isinstance(call_id, str) else None)

@@ -74,6 +74,8 @@ class Request(msgspec.Struct, frozen=True):
     prompt_cache_key: str | None
     safety_identifier: str | None
     user: str | None
+    sent: Json | None = None
+    """The input as it came, a run of items, where what was sealed in it is opened in `input`."""
 
     @property
     def names_what_is_before(self) -> bool:

@@ -23,6 +23,7 @@ from turnwire.pipelines.protocol.errors import (
     Overloaded,
     PreviousResponseNotFound,
 )
+from turnwire.pipelines.sealing import Keyring
 
 MODEL = m.Model("scripted", "items", aliases=("other-name",))
 
@@ -56,6 +57,10 @@ def calls(name: str, *pieces: str, call_id: str = "call_1", index: int = 0) -> l
         parts,
         [m.GenerationFinished("tool_calls", counts(len(pieces)))],
     ]
+
+
+KEYRING = Keyring(bytes(range(32)))
+"""Of all tests, so that a seal is the same in each run."""
 
 
 @dataclass
@@ -123,7 +128,10 @@ class LocalConnection:
         self._world = world
         random = itertools.count(1 + 100_000 * number)
         self.state = ConnectionState(
-            tenant, ConnectionSettings(), lambda size: next(random).to_bytes(size, "big")
+            tenant,
+            ConnectionSettings(),
+            lambda size: next(random).to_bytes(size, "big"),
+            keyring=KEYRING,
         )
 
     async def prepare(self, command: m.Prepare) -> m.Prepared | m.ParentUnknown | m.ConversationAt:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from scripted_ports import LocalConnection
+from scripted_ports import KEYRING, LocalConnection
 from turn_worlds import check_event, check_events
 
 from turnwire.gateway.render import error_frame, hidden
@@ -91,7 +91,7 @@ class CoreClient:
             check_events(events, ended=events[-1]["type"].rpartition(".")[2] in _ENDS)
 
     def _forget(self, settings: ConnectionSettings) -> None:
-        self.connection.state = ConnectionState(self._tenant, settings, bytes)
+        self.connection.state = ConnectionState(self._tenant, settings, bytes, keyring=KEYRING)
 
     # --- what turns report ------------------------------------------------------------------------
 

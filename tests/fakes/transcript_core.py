@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from scripted_ports import FakeLedger, FakeSafety, FakeStore, LocalConnection, World
+from scripted_ports import KEYRING, FakeLedger, FakeSafety, FakeStore, LocalConnection, World
 from transcript_client import CoreClient, Gateway
 from transcript_engine import DirectedEngine
 from transcripts import Line, is_outer, shown
@@ -191,11 +191,13 @@ class Core:
     def _open(self) -> Gateway:
         chosen = self._settings
         policy: Any = chosen.get("policy", "score")
+        reasoning_events: Any = chosen.get("reasoning_events", "openai")
         limits = TurnLimits(
             policy=policy,
             heartbeat_s=float(chosen.get("heartbeat_s", 15)),
             worker_wait_s=float(chosen.get("worker_wait_s", 10)),
             trim_echo=chosen.get("trim_echo") == "true",
+            reasoning_events=reasoning_events,
         )
         services = Services(
             _Router(self._world),
@@ -205,6 +207,7 @@ class Core:
             Settlements(self._ledger),
             self._clock,
             limits,
+            keyring=KEYRING,
         )
         inbound = ByteBudget(int(chosen.get("inbound_bytes", 1_000_000)))
         return Gateway(services, self._clock, inbound, chosen)
@@ -332,5 +335,7 @@ def _words(item: dict[str, Any]) -> str:
             return f"call {item['name']} {item['arguments']}"
         case "function_call_output":
             return f"output: {item['output']}"
+        case "reasoning" if item.get("content"):
+            return f"reasoning: {' '.join(part['text'] for part in item['content'])}"
         case kind:
             return str(kind)

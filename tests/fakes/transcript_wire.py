@@ -85,6 +85,8 @@ class WirePlayer:
         """Responses whose text is a recall."""
         self._names: dict[str, str] = {}
         """From the transcript's ids to the server's."""
+        self._seals: dict[str, str] = {}
+        """The same for `encrypted_content`, which each server seals with a key of its own."""
         self._wanted = _wanted(lines)
         self._due: defaultdict[Key, int] = defaultdict(int)
         self._seen: defaultdict[Key, list[dict[str, Any]]] = defaultdict(list)
@@ -121,6 +123,8 @@ class WirePlayer:
         self._frames += 1
         response_id = f"resp_{self._frames}"
         text = re.sub(r"\b(resp|call)_\d+\b", lambda found: self._theirs(found[0]), text)
+        for ours, theirs in self._seals.items():
+            text = text.replace(ours, theirs)
         steered = self._steered.get(response_id)
         if steered is None:
             return text
@@ -190,6 +194,9 @@ class WirePlayer:
         ours, theirs = (one.get("item", {}).get("call_id") for one in (wanted, event))
         if ours and theirs:
             self._names[ours] = theirs
+        sealed, there = (one.get("item", {}).get("encrypted_content") for one in (wanted, event))
+        if sealed and there:
+            self._seals[sealed] = there
 
     def _ours(self, event: dict[str, Any]) -> dict[str, Any]:
         """In the transcript's ids and form."""
@@ -198,6 +205,8 @@ class WirePlayer:
             metadata = {k: v for k, v in response["metadata"].items() if not k.startswith("sim.")}
             event = event | {"response": response | {"metadata": metadata}}
         text = shown(event)
+        for ours, theirs in self._seals.items():
+            text = text.replace(theirs, ours)
         for ours, theirs in self._names.items():
             text = text.replace(theirs, ours)
             # Ids of items are made of their response's.

@@ -8,6 +8,7 @@ import orjson
 from openai.types.responses.responses_server_event import ResponsesServerEvent
 from pydantic import BaseModel
 from scripted_ports import (
+    KEYRING,
     MODEL,
     FakeLedger,
     FakeRouter,
@@ -140,6 +141,7 @@ class Player:
             self.settlements,
             self.clock,
             self.limits,
+            keyring=KEYRING,
         )
         self.memory = Memory(self.connection, self.connection.id, Routes(router, self.clock))
         self._made = 0
