@@ -1,10 +1,14 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwire.pipelines.lineage import Checkpoint, Context, KnownIds, chain_to, restored
 from turnwire.pipelines.messages import StoredTurn
+from turnwire.pipelines.protocol.errors import InvalidEncryptedContent
 from turnwire.pipelines.protocol.items import kept_items
+from turnwire.pipelines.sealing import Keyring, Sealer
 
+SEALER = Sealer("acme")
 NAMES = st.lists(st.frozensets(st.text("abc", min_size=1, max_size=3), max_size=4), max_size=12)
 
 
@@ -51,8 +55,10 @@ def test_a_context_remembers_calls_items_and_who_spoke_first() -> None:
 def test_a_chain_that_was_stored_is_restored_as_it_was() -> None:
     question = b'[{"id":"msg_1","role":"user","content":"a"}]'
     answer = b' [ {"type":"function_call","id":"fc_1","call_id":"c","name":"f","arguments":""} ] '
-    first = restored(StoredTurn("resp_1", question, answer, "small", b"ids.", "length"), None)
-    second = restored(StoredTurn("resp_2", b"[]", b"[]", "small"), first)
+    first = restored(
+        StoredTurn("resp_1", question, answer, "small", b"ids.", "length"), None, SEALER
+    )
+    second = restored(StoredTurn("resp_2", b"[]", b"[]", "small"), first, SEALER)
     chain = chain_to(second)
     assert chain.turns[0].input == question
     assert chain.turns[0].output == b"[%b]" % answer.strip()[1:-1].strip()
@@ -69,3 +75,13 @@ def test_a_very_long_conversation_can_be_walked_and_let_go() -> None:
     assert turn is not None
     assert [before.response_id for before in turn.ancestors()[:2]] == ["0", "1"]
     del turn
+
+
+def test_a_stored_chain_is_restored_with_its_reasoning_opened() -> None:
+    sealer = Sealer("acme", Keyring(bytes(range(32))))
+    sealed = sealer.seal("reasoning", "Hm.").encode()
+    thought = b'[{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"%b"}]' % sealed
+    turn = StoredTurn("resp_1", b"[]", thought, "small")
+    assert b'"text":"Hm."' in restored(turn, None, sealer).output
+    with pytest.raises(InvalidEncryptedContent):
+        restored(turn, None, SEALER)
