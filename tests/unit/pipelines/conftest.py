@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted_ports import KEYRING
 
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ConnectionSettings
@@ -110,7 +111,9 @@ class Talk:
 
     def __init__(self, model: m.Model, **settings: int) -> None:
         self.model = model
-        self.state = ConnectionState("acme", ConnectionSettings(**settings), counting())
+        self.state = ConnectionState(
+            "acme", ConnectionSettings(**settings), counting(), keyring=KEYRING
+        )
         self.engine = Engine()
         self.prompt: Any = None
         """The whole of the last prompt."""

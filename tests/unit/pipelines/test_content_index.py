@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_ports import KEYRING
 
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ConnectionSettings
@@ -14,7 +15,11 @@ from turnwire.pipelines.connection import ConnectionState
 from turnwire.pipelines.content_index import Content, ContentIndex, contents
 from turnwire.pipelines.protocol.items import kept_items
 from turnwire.pipelines.remembered import Remembered
+from turnwire.pipelines.sealing import Sealer
 
+SEALER = Sealer("acme", KEYRING)
+SEALED = SEALER.seal("reasoning", "Let me see.")
+OTHER = SEALER.seal("reasoning", "No.")
 ASK = {"type": "message", "role": "user", "content": "hello"}
 NEXT = {"type": "message", "role": "user", "content": "hello world"}
 ANSWER = {
@@ -114,10 +119,12 @@ def test_the_longest_known_beginning_is_continued(talk: Any) -> None:
     [
         ([THOUGHT, ANSWER], 3),
         ([ANSWER], 2),
-        ([{"type": "reasoning", "summary": [], "encrypted_content": "x"}, ANSWER], 3),
+        ([{"type": "reasoning", "summary": [], "encrypted_content": None}, ANSWER], 3),
+        ([{"type": "reasoning", "summary": [], "encrypted_content": SEALED}, ANSWER], 3),
+        ([{"type": "reasoning", "summary": [], "encrypted_content": OTHER}, ANSWER], 0),
         ([THOUGHT | {"content": [{"type": "reasoning_text", "text": "No."}]}, ANSWER], 0),
     ],
-    ids=["as it was", "left out", "without its text", "another"],
+    ids=["as it was", "left out", "without its text", "sealed", "another, sealed", "another"],
 )
 def test_reasoning_may_be_left_out_and_must_not_be_another(
     talk: Any, items: list[dict[str, Any]], known: int
