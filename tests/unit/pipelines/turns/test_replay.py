@@ -9,7 +9,7 @@ from turn_worlds import check_events
 
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.background import cancelled
-from turnwire.pipelines.open_items import REASONING
+from turnwire.pipelines.open_items import shown_as
 from turnwire.pipelines.protocol.responses import Echo
 from turnwire.pipelines.replay import replayed
 from turnwire.pipelines.response_stream import ResponseStream
@@ -57,7 +57,7 @@ def test_the_events_are_those_of_an_answer_in_one_piece(
 
 
 def test_reasoning_is_told_under_the_names_the_server_uses() -> None:
-    made = ResponseStream("resp_1", 7, ECHO, reasoning=REASONING["open_responses"])
+    made = ResponseStream("resp_1", 7, ECHO, reasoning=shown_as("open_responses", sealed=False))
     frames = made.created() + made.started() + made.produced([m.ReasoningProduced("a", counts(1))])
     frames += [*made.closed("stop", 9), made.terminal()]
     assert made.response is not None
