@@ -141,16 +141,17 @@ class SealedReasoning(OpenReasoning):
 
 ReasoningEvents = Literal["openai", "open_responses", "hidden"]
 
+REASONING: dict[ReasoningEvents, type[OpenReasoning] | None] = {
+    "openai": OpenReasoning,
+    "open_responses": OpenResponsesReasoning,
+    "hidden": None,
+}
+"""By the setting `gateway.reasoning_events`."""
+
 
 def shown_as(setting: ReasoningEvents, *, sealed: bool) -> type[OpenReasoning] | None:
-    """By the setting `gateway.reasoning_events`, and whether it is sealed; None: not at all."""
-    match setting:
-        case "openai":
-            return OpenReasoning
-        case "open_responses":
-            return OpenResponsesReasoning
-        case _:
-            return SealedReasoning if sealed else None
+    """How reasoning is shown. What is hidden and sealed all the same is an item without a text."""
+    return REASONING[setting] or (SealedReasoning if sealed else None)
 
 
 class OpenCall:
