@@ -19,12 +19,22 @@ Dial = Callable[[m.Endpoint, Callable[[Channel], None]], Awaitable[Channel]]
 
 
 class ActorLink:
-    """`on_broken` is told once each time the channel breaks; `redial` may then be awaited."""
+    """`on_broken` is told once each time the channel breaks; `redial` may then be awaited.
 
-    def __init__(self, actor_id: str, dial: Dial, on_broken: Callable[["ActorLink"], None]) -> None:
+    `on_stuck` is told when the actor does not take a command, which it must not miss.
+    """
+
+    def __init__(
+        self,
+        actor_id: str,
+        dial: Dial,
+        on_broken: Callable[["ActorLink"], None],
+        on_stuck: Callable[["ActorLink"], None],
+    ) -> None:
         self.actor_id = actor_id
         self._dial = dial
         self._on_broken = on_broken
+        self._on_stuck = on_stuck
         self._channel: Channel | None = None
         self._unacknowledged: dict[m.Close | m.Forget, None] = {}
         self.uncollected = False
@@ -96,6 +106,8 @@ class ActorLink:
         if reply.cancelled():
             return
         error = reply.exception()
-        if isinstance(error, Overloaded) and channel.lost:
+        if isinstance(error, Overloaded):
+            if not channel.lost:
+                self._on_stuck(self)
             return
         self._unacknowledged.pop(command, None)

@@ -179,7 +179,7 @@ class ConnectionPool:
                     assert_never(effect)
 
     async def _start(self, actor_id: str) -> None:
-        link = ActorLink(actor_id, self._dial, self._broken)
+        link = ActorLink(actor_id, self._dial, self._broken, self._stuck)
         try:
             async with asyncio.timeout(START_S):
                 await link.connect(await self._factory.start(actor_id))

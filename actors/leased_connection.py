@@ -23,8 +23,10 @@ _log = logging.getLogger(__name__)
 
 FindContent = Callable[[str, m.ContentUnknown], Awaitable[tuple[m.KnownTurn, ...]]]
 
-MAX_UNACKNOWLEDGED = 256
-"""An actor that leaves so many commands of one connection unanswered is taken for stuck."""
+MAX_UNACKNOWLEDGED = 2048
+"""An actor that leaves so many commands of one connection unanswered is taken for stuck. More than
+can come at once: all turns of a connection end together (`max_prepared`), or a gateway hears of all
+deletes that storage keeps. An actor that is silent is found by its channel."""
 MAX_ACTORS = 3
 """Actors one Prepare may outlive before its turn is refused."""
 

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from turnwire.actors.deletes import MAX_KEPT
 from turnwire.actors.leased_connection import MAX_UNACKNOWLEDGED, LeasedConnection
 from turnwire.pipelines import messages as m
+from turnwire.pipelines.config import ConnectionSettings
 from turnwire.pipelines.protocol.errors import InvalidRequest, Overloaded
 
 if TYPE_CHECKING:
@@ -228,6 +230,40 @@ async def test_a_deletion_cut_off_in_flight_is_told_again_before_any_later_turn(
         await connection.prepare(prepare("r2"))
         again = [command for command in actor.told[3:] if isinstance(command, m.Forget | m.Prepare)]
         assert again[:2] == [m.Forget("resp_1"), m.Forget("resp_2")]
+
+
+async def test_deletions_that_are_told_all_at_once_leave_the_actor_alone(world: "World") -> None:
+    async with world.pool(warm=1) as pool, pool.lease("red") as connection:
+        actor = world.factory.actors["a1"]
+        await connection.prepare(prepare("r0"))
+        for number in range(MAX_KEPT):
+            pool.forget("red", f"resp_{number}")
+        await connection.prepare(prepare("r1"))
+        assert sum(isinstance(command, m.Forget) for command in actor.told) == MAX_KEPT
+        assert world.factory.killed == []
+
+
+async def test_turns_that_end_all_at_once_leave_the_actor_alone(world: "World") -> None:
+    most = ConnectionSettings().max_prepared
+    async with world.pool(warm=1) as pool, pool.lease("red") as connection:
+        await connection.prepare(prepare("r0"))
+        for number in range(most):
+            connection.abort(m.Abort("", f"r{number}"))
+        await connection.told()
+        assert len(world.factory.actors["a1"].sequences()) == most
+        assert world.factory.killed == []
+
+
+async def test_an_actor_that_a_deletion_cannot_be_sent_to_is_replaced(
+    world: "World", until: "Until"
+) -> None:
+    async with world.pool(warm=1) as pool, pool.lease("red") as connection:
+        await connection.prepare(prepare("r0"))
+        link = pool._links["a1"]
+        assert link.channel is not None
+        link.channel._settings = link.channel._settings.model_copy(update={"max_pending": 0})
+        pool.forget("red", "resp_1")
+        await until(lambda: world.factory.killed == ["a1"])
 
 
 async def test_an_actor_that_acknowledges_no_deletion_is_replaced(world: "World") -> None:

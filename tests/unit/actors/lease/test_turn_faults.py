@@ -105,7 +105,7 @@ async def all_told(turns: LeasedTurns) -> None:
 @asynccontextmanager
 async def opened(faults: Faults, folder: Path) -> AsyncIterator[LeasedTurns]:
     factory = CoreFactory(folder, faults)
-    settings = ConnectionSettings(warm=1, refill_per_s=100, lease_s=5)
+    settings = ConnectionSettings(warm=1, refill_per_s=100, lease_s=5, collect_s=600)
     try:
         async with (
             ConnectionPool(factory, NODE, settings, CHANNEL) as pool,
