@@ -77,16 +77,17 @@ class BackgroundStorage:
     async def sweep_until_cancelled(self) -> None:
         """After a start, or a database that was away, gateways renew their leases first."""
         pause_s = self._settings.background_grace_s
+        swept = Swept((), 0)
         while True:
             await asyncio.sleep(pause_s)
             try:
-                ended = await self._write(SweepBackground())
+                swept = cast(Swept, await self._write(SweepBackground(swept.cleared_ms)))
             except ApiError as error:
                 _log.warning("background.sweep_failed: %s", error)
                 pause_s = self._settings.background_grace_s
                 continue
             pause_s = SWEEP_S
-            for key in cast(Swept, ended):
+            for key in swept.ended:
                 _log.warning("background.lost %s: its gateway is gone", key[1])
                 self.changed(*key)
 

@@ -6,6 +6,7 @@ within a part of a lease.
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -30,16 +31,41 @@ MAX_SWEPT = 256
 _STORED: Final = ("completed", "incomplete")
 """Statuses in which a response is stored, so that its record is needed no more."""
 
+_STATE: Final = (
+    _records.tenant,
+    _records.response_id,
+    _records.owner,
+    _records.status,
+    _records.last_event,
+    _records.event_bytes,
+    _records.ended_at_ms,
+)
+"""What a write looks at. Input and response may be large, and events are written often."""
+
 Key = tuple[str, str]
 """Tenant and response id."""
 
 
+_OVERLAP_MS = 60_000
+"""Ends are looked at again for so long: their workers' clocks and commits differ by less."""
+
+
+@dataclass(frozen=True)
 class SweepBackground:
-    """A write of storage's own: end what lost its owner, clear what is old. Answered with `Swept`:
-    the responses that were ended."""
+    """A write of storage's own: end what lost its owner, clear what is old. Answered with `Swept`.
+
+    `cleared_ms`: of what ended before, an earlier sweep has cleared the events.
+    """
+
+    cleared_ms: int = 0
 
 
-Swept = list[Key]
+@dataclass(frozen=True)
+class Swept:
+    ended: tuple[Key, ...]
+    """The responses that lost their owner."""
+    cleared_ms: int
+    """For the next `SweepBackground`, once this one is committed."""
 
 
 class BackgroundRecords:
@@ -69,7 +95,7 @@ class BackgroundRecords:
         }
 
     def _begin(self, transaction: Transaction, write: m.BeginBackground) -> m.Done:
-        connection, key = transaction.connection, (write.tenant, write.response_id)
+        connection, key = transaction.connection, _key_of(write)
         if _row(connection, key) is not None:
             return m.Done()
         running = sa.select(sa.func.count()).where(
@@ -97,7 +123,7 @@ class BackgroundRecords:
         return m.Done()
 
     def _record(self, transaction: Transaction, write: m.RecordEvents) -> m.Recorded:
-        row = _row(transaction.connection, (write.tenant, write.response_id))
+        row = _row(transaction.connection, _key_of(write))
         if row is None or row.ended_at_ms is not None or row.owner != write.owner:
             return m.Recorded(accepted=False)
         changed: dict[str, Any] = {
@@ -110,12 +136,13 @@ class BackgroundRecords:
         return m.Recorded(accepted=True)
 
     def _end(self, transaction: Transaction, write: m.EndBackground) -> m.Recorded:
-        row = _row(transaction.connection, (write.tenant, write.response_id))
+        row = _row(transaction.connection, _key_of(write))
         if row is None:
             return m.Recorded(accepted=False)
         if row.ended_at_ms is not None:
-            again = row.status == write.status and row.response == write.response
-            return m.Recorded(accepted=bool(again))
+            response = sa.select(_records.response).where(*_key(_records, _key_of(write)))
+            again = transaction.connection.scalar(response) == write.response
+            return m.Recorded(accepted=again and row.status == write.status)
         if row.owner != write.owner:
             return m.Recorded(accepted=False)
         for kept in (write.save, write.append):
@@ -142,7 +169,8 @@ class BackgroundRecords:
         return m.StillRunning(tuple(connection.execute(still).scalars()))
 
     def _cancel(self, transaction: Transaction, write: m.CancelBackground) -> m.Stored:
-        row = _row(transaction.connection, (write.tenant, write.response_id))
+        content = _records.response, _records.input
+        row = _row(transaction.connection, _key_of(write), *content)
         if row is None:
             raise unknown(write)
         response = row.response
@@ -153,7 +181,7 @@ class BackgroundRecords:
 
     def _delete(self, transaction: Transaction, write: m.Delete) -> m.Done:
         """Its owner, if it runs, learns of it with its next write."""
-        key = (write.tenant, write.response_id)
+        key = _key_of(write)
         delete = self._responses[m.Delete]
         if _row(transaction.connection, key) is None:
             delete(transaction, write)
@@ -163,10 +191,11 @@ class BackgroundRecords:
             delete(transaction, write)
         return m.Done()
 
-    def _sweep(self, transaction: Transaction, _: SweepBackground) -> Swept:
+    def _sweep(self, transaction: Transaction, write: SweepBackground) -> Swept:
         connection, now_ms = transaction.connection, self._now_ms()
         unowned = (
-            sa.select(background_responses)
+            sa.select(*_STATE)
+            .add_columns(_records.response)
             .where(_records.ended_at_ms.is_(None), _records.lease_until_ms < now_ms)
             .limit(MAX_SWEPT)
             .with_for_update(skip_locked=True)
@@ -175,21 +204,30 @@ class BackgroundRecords:
         for row in connection.execute(unowned).all():
             self._close(connection, row, "failed", lost(row.response))
             ended.append((row.tenant, row.response_id))
-        self._clear(connection, now_ms)
-        return ended
+        return Swept(tuple(ended), self._clear(connection, now_ms, write.cleared_ms))
 
-    def _clear(self, connection: sa.Connection, now_ms: int) -> None:
-        """Events are kept for a while after the end; then a record only of what is not stored."""
+    def _clear(self, connection: sa.Connection, now_ms: int, cleared_ms: int) -> int:
+        """Events are kept for a while after the end; then a record only of what is not stored.
+
+        Looks at what ended since `cleared_ms` and at what is to go, and not at all that is kept.
+        """
         events_ms = now_ms - round(self._settings.background_events_s * 1000)
         unstored_ms = now_ms - round(self._settings.background_unstored_s * 1000)
         useless = sa.or_(_records.status.in_(_STORED), _records.ended_at_ms < unstored_ms)
+        ids = sa.select(_records.tenant, _records.response_id)
         over = (
-            sa.select(_records.tenant, _records.response_id, useless.label("useless"))
-            .where(_records.ended_at_ms < events_ms, sa.or_(_records.event_bytes > 0, useless))
+            ids.add_columns(useless.label("useless"))
+            .where(_records.ended_at_ms >= cleared_ms, _records.ended_at_ms < events_ms)
+            .where(sa.or_(useless, _records.event_bytes > 0))
             .limit(MAX_SWEPT)
         )
-        for row in connection.execute(over).all():
+        found = connection.execute(over).all()
+        for row in found:
             _forget(connection, (row.tenant, row.response_id), record=row.useless)
+        old = ids.where(_records.ended_at_ms < min(unstored_ms, cleared_ms)).limit(MAX_SWEPT)
+        for row in connection.execute(old).all():
+            _forget(connection, (row.tenant, row.response_id), record=True)
+        return cleared_ms if len(found) == MAX_SWEPT else max(cleared_ms, events_ms - _OVERLAP_MS)
 
     def _close(
         self, connection: sa.Connection, row: sa.Row[Any], status: m.BackgroundStatus, last: m.Json
@@ -231,8 +269,9 @@ class BackgroundRecords:
         return round(self._now_s() * 1000)
 
 
-def _row(connection: sa.Connection, key: Key) -> sa.Row[Any] | None:
-    query = sa.select(background_responses).where(*_key(_records, key)).with_for_update()
+def _row(connection: sa.Connection, key: Key, *more: sa.ColumnElement[Any]) -> sa.Row[Any] | None:
+    """Its state, locked, and `more` of it."""
+    query = sa.select(*_STATE, *more).where(*_key(_records, key)).with_for_update()
     return connection.execute(query).one_or_none()
 
 
@@ -258,6 +297,12 @@ def _forget(connection: sa.Connection, key: Key, *, record: bool) -> None:
         connection.execute(sa.delete(background_responses).where(*ours))
     else:
         connection.execute(sa.update(background_responses).where(*ours).values(event_bytes=0))
+
+
+def _key_of(
+    write: m.BeginBackground | m.RecordEvents | m.EndBackground | m.CancelBackground | m.Delete,
+) -> Key:
+    return write.tenant, write.response_id
 
 
 def _key(columns: Any, key: Key) -> tuple[sa.ColumnElement[bool], ...]:  # noqa: ANN401 -- a table's
