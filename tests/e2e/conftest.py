@@ -3,13 +3,37 @@
 from collections.abc import Iterator
 
 import pytest
-from running_server import DEFAULT_MODELS, RunningServer
+from postgres import PostgresServer
+from running_server import DEFAULT_MODELS, RunningServer, free_port
+
+REPLICAS = 2
+"""Gateways, and storage workers, of a server on PostgreSQL."""
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[RunningServer]:
     """One server with the default models for all tests that leave it as it is."""
     with RunningServer({"TURNWIRE_MODELS": DEFAULT_MODELS}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
+def stored_server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
+    """The same on either database: the one above, and one with two gateways and two storage workers
+    on PostgreSQL, whose workers may be killed. pytest runs all tests of one, then of the other."""
+    if request.param == "sqlite":
+        yield request.getfixturevalue("server")
+        return
+    postgres: PostgresServer = request.getfixturevalue("postgres")
+    settings = {
+        "TURNWIRE_MODELS": DEFAULT_MODELS,
+        "TURNWIRE_GATEWAY__REPLICAS": str(REPLICAS),
+        "TURNWIRE_GATEWAY__PORT": str(free_port()),
+        "TURNWIRE_GATEWAY__BACKGROUND__LEASE_S": "4",
+        "TURNWIRE_STORAGE__REPLICAS": str(REPLICAS),
+        "TURNWIRE_STORAGE__URL": postgres.database(),
+    }
+    with RunningServer(settings) as running:
         yield running
 
 

@@ -1,5 +1,5 @@
-"""Background responses of a server with two gateways and two storage workers on PostgreSQL: through
-either gateway, across dropped connections, and beyond the death of a gateway or of storage."""
+"""Background responses with the SDK, on both databases: across dropped connections, through any
+gateway, and beyond the death of a gateway or of storage."""
 
 import time
 from collections.abc import Iterator
@@ -13,29 +13,16 @@ import psutil
 import pytest
 from openai import OpenAI
 from openai.types.responses import Response, ResponseStreamEvent
-from postgres import PostgresServer
-from running_server import RunningServer, free_port, wait_until
+from running_server import RunningServer, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-REPLICAS = 2
 MOST_TRIES = 64
 """The kernel deals connections out at random: so many all with one are 1 in 2 ** 63."""
 RUNNING = ("queued", "in_progress")
 POLL_S = 0.1
-
-
-@pytest.fixture(scope="module")
-def replicated(postgres: PostgresServer) -> Iterator[RunningServer]:
-    settings = {
-        "TURNWIRE_GATEWAY__REPLICAS": str(REPLICAS),
-        "TURNWIRE_GATEWAY__PORT": str(free_port()),
-        "TURNWIRE_GATEWAY__BACKGROUND__LEASE_S": "4",
-        "TURNWIRE_STORAGE__REPLICAS": str(REPLICAS),
-        "TURNWIRE_STORAGE__URL": postgres.database(),
-    }
-    with RunningServer(settings) as running:
-        yield running
+only_postgresql = pytest.mark.parametrize("stored_server", ["postgresql"], indirect=True)
+"""Where there is another one of what is killed."""
 
 
 @pytest.fixture
@@ -47,7 +34,8 @@ def stack() -> Iterator[ExitStack]:
 def one_a_gateway(server: RunningServer, stack: ExitStack) -> dict[int, OpenAI]:
     """A client with one fresh connection to each gateway, by its process."""
     found: dict[int, OpenAI] = {}
-    wait_until(lambda: len(server.pids("ServeReplica:gateway")) == REPLICAS)
+    replicas = int(server.settings.get("TURNWIRE_GATEWAY__REPLICAS", "1"))
+    wait_until(lambda: len(server.pids("ServeReplica:gateway")) == replicas)
     gateways = [psutil.Process(pid) for pid in server.pids("ServeReplica:gateway")]
     for _ in range(MOST_TRIES):
         http = stack.enter_context(httpx.Client(limits=httpx.Limits(max_connections=1), timeout=60))
@@ -56,9 +44,15 @@ def one_a_gateway(server: RunningServer, stack: ExitStack) -> dict[int, OpenAI]:
         for gateway in gateways:
             if port in {one.raddr.port for one in gateway.net_connections("tcp") if one.raddr}:
                 found.setdefault(gateway.pid, client_of(server, http_client=http))
-        if len(found) == REPLICAS:
+        if len(found) == replicas:
             return found
     raise AssertionError(f"{MOST_TRIES} connections went to {len(found)} gateways")
+
+
+def two_clients(server: RunningServer, stack: ExitStack) -> tuple[OpenAI, OpenAI]:
+    """Of two gateways where there are two."""
+    clients = [*one_a_gateway(server, stack).values(), client_of(server)]
+    return clients[0], clients[1]
 
 
 def client_of(server: RunningServer, **options: Any) -> OpenAI:  # noqa: ANN401 -- of the SDK
@@ -95,10 +89,10 @@ def text_of(events: list[ResponseStreamEvent]) -> str:
     return "".join(event.delta for event in events if event.type == "response.output_text.delta")
 
 
-def test_a_stream_that_drops_is_resumed_through_the_other_gateway(
-    replicated: RunningServer, stack: ExitStack
+def test_a_stream_that_drops_is_resumed_through_another_connection(
+    stored_server: RunningServer, stack: ExitStack
 ) -> None:
-    here, there = one_a_gateway(replicated, stack).values()
+    here, there = two_clients(stored_server, stack)
     events: list[ResponseStreamEvent] = []
     with here.responses.create(
         model="sim-250",
@@ -129,28 +123,33 @@ def test_a_stream_that_drops_is_resumed_through_the_other_gateway(
         model="sim-250", input="and?", previous_response_id=response_id
     )
     assert following.status == "completed"
-    wait_until(lambda: response_id in replicated.ledger())
-    assert replicated.ledger()[response_id]["output_tokens"] == 500
+    wait_until(lambda: response_id in stored_server.ledger())
+    assert stored_server.ledger()[response_id]["output_tokens"] == 500
+    there.responses.delete(response_id)
+    for client in (here, there):
+        with pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(response_id)
 
 
-def test_one_is_cancelled_through_the_other_gateway_which_stops_it(
-    replicated: RunningServer, stack: ExitStack
+def test_one_is_cancelled_and_its_gateway_stops_it(
+    stored_server: RunningServer, stack: ExitStack
 ) -> None:
-    here, there = one_a_gateway(replicated, stack).values()
+    here, there = two_clients(stored_server, stack)
     response_id = begun(here, 100_000)
     wait_until(lambda: there.responses.retrieve(response_id).status == "in_progress")
     assert there.responses.cancel(response_id).status == "cancelled"
-    wait_until(lambda: response_id in replicated.ledger())
-    assert replicated.ledger()[response_id]["status"] == "cancelled"
+    wait_until(lambda: response_id in stored_server.ledger())
+    assert stored_server.ledger()[response_id]["status"] == "cancelled"
     for client in (here, there):
         assert client.responses.cancel(response_id).status == "cancelled"
         assert client.responses.retrieve(response_id).status == "cancelled"
 
 
+@only_postgresql
 def test_all_that_a_killed_gateway_ran_ends_and_nothing_else_is_touched(
-    replicated: RunningServer, stack: ExitStack
+    stored_server: RunningServer, stack: ExitStack
 ) -> None:
-    (victim, doomed), (_, safe) = one_a_gateway(replicated, stack).items()
+    (victim, doomed), (_, safe) = one_a_gateway(stored_server, stack).items()
     over = begun(doomed, 10)
     assert polled(doomed, over).status == "completed"
     lost = [begun(doomed, 5000) for _ in range(10)]
@@ -161,29 +160,30 @@ def test_all_that_a_killed_gateway_ran_ends_and_nothing_else_is_touched(
         events = list(watched)
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert events[-1].type == "response.failed"
-    client = client_of(replicated)
+    client = client_of(stored_server)
     assert {polled(client, response_id).status for response_id in lost} == {"failed"}
     whole = [polled(client, response_id) for response_id in kept]
     assert {response.status for response in whole} == {"completed"}
     assert polled(client, over).status == "completed"
-    wait_until(lambda: set(kept) <= set(replicated.ledger()))
+    wait_until(lambda: set(kept) <= set(stored_server.ledger()))
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(model="sim-250", input="and?", previous_response_id=lost[0])
     assert refused.value.code == "previous_response_not_found"
 
 
+@only_postgresql
 def test_storage_is_killed_while_they_run_and_all_are_completed(
-    replicated: RunningServer, stack: ExitStack
+    stored_server: RunningServer, stack: ExitStack
 ) -> None:
-    one, other = one_a_gateway(replicated, stack).values()
+    one, other = one_a_gateway(stored_server, stack).values()
     running = [begun(client, 1000) for client in (one, other) for _ in range(5)]
     stream = one.responses.retrieve(running[0], stream=True)
-    for pid in replicated.pids("ServeReplica:storage"):
+    for pid in stored_server.pids("ServeReplica:storage"):
         kill(pid)
     with stream:
         events = list(stream)
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert events[-1].type == "response.completed"
-    client = client_of(replicated, max_retries=10)
+    client = client_of(stored_server, max_retries=10)
     assert {polled(client, response_id).status for response_id in running} == {"completed"}
-    wait_until(lambda: set(running) <= set(replicated.ledger()))
+    wait_until(lambda: set(running) <= set(stored_server.ledger()))

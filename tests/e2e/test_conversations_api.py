@@ -1,4 +1,5 @@
-"""The Conversations API on a whole server, by the unmodified SDK: methods, and turns."""
+"""The Conversations API on a whole server, by the unmodified SDK, on both databases: methods, and
+turns, of which some run in the background."""
 
 import asyncio
 from collections.abc import Iterator
@@ -19,14 +20,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:connect.. must be used as a context:DeprecationWarning"),
 ]
 
+POLL_S = 0.05
 FACT = "I have a cat called Luna."
 QUESTIONS = ("Name a river in France.", "What is the name of my cat?")
 GREEDY: dict[str, Any] = {"temperature": 0.0, "max_output_tokens": 16, "store": False}
 
 
 @pytest.fixture
-def client(server: RunningServer) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as made:
+def client(stored_server: RunningServer) -> Iterator[OpenAI]:
+    with OpenAI(base_url=stored_server.url, api_key="none", max_retries=0) as made:
         yield made
 
 
@@ -106,22 +108,28 @@ def test_a_dialogue_over_a_websocket_evaluates_only_what_is_new(client: OpenAI) 
 
 
 async def test_many_turns_of_one_conversation_at_once_never_interleave(
-    server: RunningServer,
+    stored_server: RunningServer,
 ) -> None:
-    async with AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+    async with AsyncOpenAI(base_url=stored_server.url, api_key="none", max_retries=0) as client:
         made = await client.conversations.create()
 
         async def until_taken(number: int) -> None:
             while True:
                 try:
-                    await client.responses.create(
+                    response = await client.responses.create(
                         model="sim-4000",
                         input=f"question {number}",
                         conversation=made.id,
-                        store=number % 2 == 0,
+                        store=number % 3 == 0,
+                        background=number % 3 == 0,
                         max_output_tokens=8,
                     )
-                    return
+                    while response.status in ("queued", "in_progress"):
+                        await asyncio.sleep(POLL_S)
+                        response = await client.responses.retrieve(response.id)
+                    if response.error is None:
+                        return
+                    assert response.error.code == "conversation_locked"
                 except openai.BadRequestError as refused:
                     if refused.code != "conversation_locked":
                         raise
