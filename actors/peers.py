@@ -27,7 +27,7 @@ from turnwire.pipelines.protocol.errors import ApiError
 _log = logging.getLogger(__name__)
 
 
-def _nobody_asked(*_: str) -> None:
+def _nobody_asked(_: object) -> None:
     pass
 
 
@@ -37,7 +37,7 @@ class Peers:
     is lost.
 
     `on_invalid` is told the id of each worker whose routes no longer hold, when that is heard;
-    `on_deleted` tenant and id of each stored response that any gateway has deleted.
+    `on_deleted` each response and conversation that any gateway has deleted.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Peers:
         safety: SafetySettings,
         billing: BillingSettings,
         on_invalid: Callable[[str], None] = _nobody_asked,
-        on_deleted: Callable[[str, str], None] = _nobody_asked,
+        on_deleted: Callable[[m.Deleted], None] = _nobody_asked,
         rng: random.Random | None = None,
     ) -> None:
         self._on_deleted = on_deleted
@@ -134,7 +134,7 @@ class Peers:
                 async for batch in batches:
                     for deleted in batch:
                         assert isinstance(deleted, m.Deleted)
-                        self._on_deleted(deleted.tenant, deleted.response_id)
+                        self._on_deleted(deleted)
         except ApiError as error:
             _log.info("storage.deletes_unheard: %s", error)
 

@@ -76,6 +76,7 @@ class StorageActor:
                 m.Save: self._write_done,
                 m.Delete: self._delete,
                 **dict.fromkeys(get_args(ConversationWrite), self._write_answered),
+                m.DeleteConversation: self._delete_conversation,
                 **dict.fromkeys(get_args(ConversationRead), self._read_conversation),
                 m.Load: self._load,
                 m.Fetch: self._fetch,
@@ -165,6 +166,11 @@ class StorageActor:
         done = await self._write_done(command, caller)
         self._background.changed(command.tenant, command.response_id)
         self._deletes.add(m.Deleted(command.tenant, command.response_id))
+        return done
+
+    async def _delete_conversation(self, command: m.DeleteConversation, caller: object) -> m.Done:
+        done = await self._write_done(command, caller)
+        self._deletes.add(m.Deleted(command.tenant, "", command.conversation_id))
         return done
 
     async def _retain(self) -> None:

@@ -14,6 +14,7 @@ from turnwire.cluster.place import Place
 from turnwire.cluster.settings import Settings
 from turnwire.gateway.gateway import Gateway
 from turnwire.gateway.turns import Ports
+from turnwire.pipelines import messages as m
 from turnwire.pipelines.sealing import Keyring
 
 SETTLE_S = 3.0
@@ -89,8 +90,8 @@ class GatewayParts:
         finally:
             await self._blocks.aclose()
 
-    def _forget(self, tenant: str, response_id: str) -> None:
-        self._connections.forget(tenant, response_id)
+    def _forget(self, gone: m.Deleted) -> None:
+        self._connections.forget(gone.tenant, gone.response_id, gone.conversation_id)
 
     def _ready(self) -> bool:
         """Could a turn be served?"""

@@ -94,6 +94,8 @@ class Deleted(Message, frozen=True):
 
     tenant: str
     response_id: str
+    conversation_id: str | None = None
+    """Where it is not None: a conversation was deleted, and no response."""
 
 
 class UsageRecord(Message, frozen=True):

@@ -196,10 +196,15 @@ async def test_what_is_deleted_is_told_to_all_who_watch_and_to_those_who_come_la
     await channel.call(m.Delete("red", "r2"))
     with pytest.raises(NotFound):
         await channel.call(m.Delete("red", "r3"))
+    await channel.call(m.CreateConversation("red", "conv_1", 7, {}))
+    await channel.call(m.DeleteConversation("red", "conv_1"))
     heard.clear()
     async with channel.stream(m.WatchDeletes()) as batches:
         async for batch in batches:
             heard += batch
-            if len(heard) == 2:
+            if len(heard) == 3:
                 break
-    assert heard == [m.Deleted("red", "r1"), m.Deleted("red", "r2")]
+    assert heard == [
+        *(m.Deleted("red", "r1"), m.Deleted("red", "r2")),
+        m.Deleted("red", "", "conv_1"),
+    ]

@@ -379,17 +379,18 @@ async def test_what_any_storage_worker_deletes_is_heard(world: "World", until: "
     deletes = {"s1": Deletes(), "s2": Deletes()}
     for id, kept in deletes.items():
         await world.worker(id, "storage", streams={m.WatchDeletes: kept.watch})
-    heard: list[tuple[str, str]] = []
+    heard: list[m.Deleted] = []
     made = Peers(
         "here",
         world.control,
         CHANNEL,
         SafetySettings(),
         BillingSettings(),
-        on_deleted=lambda *deleted: heard.append(deleted),
+        on_deleted=heard.append,
     )
-    deletes["s1"].add(m.Deleted("red", "r0"))
+    response, conversation = m.Deleted("red", "r0"), m.Deleted("blue", "", "conv_1")
+    deletes["s1"].add(response)
     async with made:
-        await until(lambda: heard == [("red", "r0")])
-        deletes["s2"].add(m.Deleted("blue", "r1"))
-        await until(lambda: heard == [("red", "r0"), ("blue", "r1")])
+        await until(lambda: heard == [response])
+        deletes["s2"].add(conversation)
+        await until(lambda: heard == [response, conversation])
