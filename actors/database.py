@@ -153,6 +153,16 @@ def persistently(attempt: Callable[[], Answer]) -> Answer:
                 was_away = True
 
 
+def read(engine: sa.Engine, query: Callable[[sa.Connection], Answer]) -> Answer:
+    """The answer of `query` in a transaction that only reads. Raises as `persistently`."""
+
+    def attempt() -> Answer:
+        with engine.connect().execution_options(read_only=True) as connection:
+            return query(connection)
+
+    return persistently(attempt)
+
+
 def is_away(error: DBAPIError | OSError) -> bool:
     """Did the database go, or refuse all of us for now, rather than this one statement?"""
     if isinstance(error, OSError):

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from turnwire.actors.database import persistently
+from turnwire.actors.database import read
 from turnwire.actors.fenced_writer import Transaction, Write
 from turnwire.actors.storage_schema import storage_slots
 from turnwire.pipelines.config import StorageSettings
@@ -49,15 +49,14 @@ class Retention:
     def due(self, now_s: float) -> bool:
         """Is there anything to do? Reads only."""
 
-        def attempt() -> bool:
-            with self._engine.connect().execution_options(read_only=True) as connection:
-                return (
-                    self._excess(connection) > 0
-                    or any(self._oldest(connection, now_s, 1))
-                    or _spare_pages(connection) > 0
-                )
+        def is_due(connection: sa.Connection) -> bool:
+            return (
+                self._excess(connection) > 0
+                or any(self._oldest(connection, now_s, 1))
+                or _spare_pages(connection) > 0
+            )
 
-        return persistently(attempt)
+        return read(self._engine, is_due)
 
     def _sweep(self, transaction: Transaction, command: Sweep) -> bool:
         connection = transaction.connection

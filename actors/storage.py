@@ -73,9 +73,9 @@ class StorageActor:
             id,
             node,
             {
-                m.Save: self._write_done,
+                m.Save: self._written,
                 m.Delete: self._delete,
-                **dict.fromkeys(get_args(ConversationWrite), self._write_answered),
+                **dict.fromkeys(get_args(ConversationWrite), self._written),
                 m.DeleteConversation: self._delete_conversation,
                 **dict.fromkeys(get_args(ConversationRead), self._read_conversation),
                 m.Load: self._load,
@@ -150,26 +150,24 @@ class StorageActor:
         self._changed = True
         return answer
 
-    async def _write_done(self, command: m.Message, _caller: object) -> m.Done:
-        await self._write(command)
-        return m.Done()
-
-    async def _write_answered(self, command: m.Message, _caller: object) -> m.Message:
+    async def _written(self, command: m.Message, _caller: object) -> m.Message:
         answer = await self._write(command)
-        assert isinstance(answer, m.Message), "what a write of conversations is answered with"
+        assert isinstance(answer, m.Message), "what answers a command is a message"
         return answer
 
     async def _read_conversation(self, command: ConversationRead, _caller: object) -> m.Message:
         return await self._read(lambda: self._conversations.read(command))
 
-    async def _delete(self, command: m.Delete, caller: object) -> m.Done:
-        done = await self._write_done(command, caller)
+    async def _delete(self, command: m.Delete, caller: object) -> m.Message:
+        done = await self._written(command, caller)
         self._background.changed(command.tenant, command.response_id)
         self._deletes.add(m.Deleted(command.tenant, command.response_id))
         return done
 
-    async def _delete_conversation(self, command: m.DeleteConversation, caller: object) -> m.Done:
-        done = await self._write_done(command, caller)
+    async def _delete_conversation(
+        self, command: m.DeleteConversation, caller: object
+    ) -> m.Message:
+        done = await self._written(command, caller)
         self._deletes.add(m.Deleted(command.tenant, "", command.conversation_id))
         return done
 

@@ -19,7 +19,7 @@ from turnwire.actors.conversation_schema import (
     turn_row,
     turns_of,
 )
-from turnwire.actors.database import persistently
+from turnwire.actors.database import read
 from turnwire.actors.fenced_writer import Transaction, Write
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import StorageSettings
@@ -66,12 +66,7 @@ class StoredConversations:
 
     def read(self, command: ConversationRead) -> m.Message:
         """Raises as the command says."""
-
-        def attempt() -> m.Message:
-            with self._engine.connect().execution_options(read_only=True) as connection:
-                return self._answer(connection, command)
-
-        return persistently(attempt)
+        return read(self._engine, lambda connection: self._answer(connection, command))
 
     def _answer(self, connection: sa.Connection, command: ConversationRead) -> m.Message:
         match command:

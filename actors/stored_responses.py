@@ -3,12 +3,12 @@
 Everything is scoped by tenant: another tenant's id looks exactly like an unknown one.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import sqlalchemy as sa
 
-from turnwire.actors.database import missing, persistently
+from turnwire.actors.database import missing, read
 from turnwire.actors.fenced_writer import Transaction, Write
 from turnwire.actors.storage_schema import (
     chain_query,
@@ -23,8 +23,6 @@ from turnwire.pipelines.protocol.errors import InvalidRequest, NotFound, Previou
 
 MAX_CHAIN_TURNS = 10_000
 MAX_CHAIN_BYTES = 128 * 1024 * 1024
-
-Answer = TypeVar("Answer")
 
 
 class StoredResponses:
@@ -54,21 +52,14 @@ class StoredResponses:
 
     def load(self, command: m.Load) -> m.Chain:
         """The whole chain, oldest first, or PreviousResponseNotFound when any link is missing."""
-        return self._read(lambda connection: _chain(connection, command))
+        return read(self._engine, lambda connection: _chain(connection, command))
 
     def fetch(self, command: m.Fetch) -> m.Stored:
         query = sa.select(responses.c.response, responses.c.input).where(*_key(command))
-        row = self._read(lambda connection: connection.execute(query).one_or_none())
+        row = read(self._engine, lambda connection: connection.execute(query).one_or_none())
         if row is None:
             raise unknown(command)
         return m.Stored(row.response, row.input)
-
-    def _read(self, query: Callable[[sa.Connection], Answer]) -> Answer:
-        def attempt() -> Answer:
-            with self._engine.connect().execution_options(read_only=True) as connection:
-                return query(connection)
-
-        return persistently(attempt)
 
 
 def _chain(connection: sa.Connection, command: m.Load) -> m.Chain:
@@ -110,7 +101,7 @@ def _chain(connection: sa.Connection, command: m.Load) -> m.Chain:
     return m.Chain(tuple(turn for turns in reversed(newest_first) for turn in turns))
 
 
-def unknown(command: m.Fetch | m.Delete | m.CancelBackground) -> NotFound:
+def unknown(command: m.Fetch | m.Delete | m.CancelBackground | m.FollowBackground) -> NotFound:
     return NotFound(f"Response with id {command.response_id!r} not found.", "response_id")
 
 

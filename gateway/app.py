@@ -12,10 +12,10 @@ from starlette.websockets import WebSocket
 
 from turnwire.gateway import render
 from turnwire.gateway.background import BackgroundTurns
-from turnwire.gateway.background_pages import BackgroundPages
 from turnwire.gateway.conversations import conversation_routes
 from turnwire.gateway.http import TurnExchange
 from turnwire.gateway.pages import Pages
+from turnwire.gateway.responses import ResponsePages
 from turnwire.gateway.turns import Serving
 from turnwire.gateway.websocket import serve_websocket
 from turnwire.pipelines.protocol.errors import MethodNotAllowed, NotFound
@@ -23,10 +23,10 @@ from turnwire.pipelines.protocol.errors import MethodNotAllowed, NotFound
 
 def make_app(serving: Serving, turns: BackgroundTurns) -> Starlette:
     pages = Pages(serving)
-    background = BackgroundPages(serving, turns)
+    responses = ResponsePages(serving, turns)
 
     async def create(scope: Scope, receive: Receive, send: Send) -> None:
-        await TurnExchange(serving, background)(scope, receive, send)
+        await TurnExchange(serving, responses)(scope, receive, send)
 
     async def websocket(socket: WebSocket) -> None:
         await serve_websocket(socket, serving)
@@ -40,10 +40,10 @@ def make_app(serving: Serving, turns: BackgroundTurns) -> Starlette:
             Route(
                 "/v1/responses/input_tokens", pages.guarded(pages.input_tokens), methods=["POST"]
             ),
-            Route(one, pages.guarded(background.retrieve), methods=["GET"]),
-            Route(one, pages.guarded(background.delete), methods=["DELETE"]),
-            Route(f"{one}/cancel", pages.guarded(background.cancel), methods=["POST"]),
-            Route(f"{one}/input_items", pages.guarded(pages.input_items), methods=["GET"]),
+            Route(one, pages.guarded(responses.retrieve), methods=["GET"]),
+            Route(one, pages.guarded(responses.delete), methods=["DELETE"]),
+            Route(f"{one}/cancel", pages.guarded(responses.cancel), methods=["POST"]),
+            Route(f"{one}/input_items", pages.guarded(responses.input_items), methods=["GET"]),
             *conversation_routes(serving, pages.guarded),
             Route("/v1/models", pages.guarded(pages.models), methods=["GET"]),
             Route("/v1/models/{name:path}", pages.guarded(pages.model), methods=["GET"]),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from turnwire.actors.backoff import Backoff
 from turnwire.gateway import render
 from turnwire.gateway.observation import ObservedTurn
-from turnwire.gateway.turns import Serving
+from turnwire.gateway.turns import Serving, cut_short, restarting
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.background import Recorder, Write
 from turnwire.pipelines.ports import Engine, Store
@@ -18,7 +18,6 @@ from turnwire.pipelines.protocol.errors import (
     ConversationLocked,
     NotFound,
     Overloaded,
-    RateLimitExceeded,
 )
 from turnwire.pipelines.turn import Turn
 from turnwire.pipelines.turn_request import Memory, TurnRequest
@@ -109,7 +108,7 @@ class BackgroundTurn:
 
     def close(self) -> None:
         """Nothing of it runs any more."""
-        self.refuse(Overloaded("The server is restarting; try again in a moment."))
+        self.refuse(restarting())
         self._frame_released()
 
     async def recorded(self) -> None:
@@ -154,7 +153,7 @@ class BackgroundTurn:
 
     def expired(self) -> None:
         if self._turn is not None:
-            self._turn.end(RateLimitExceeded("The server restarts. Please try again in 1s."))
+            self._turn.end(cut_short())
 
     # --- writing --------------------------------------------------------------------------------
 

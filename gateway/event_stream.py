@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from turnwire.actors.backoff import Backoff
 from turnwire.gateway import render
 from turnwire.gateway.background import BackgroundTurns
-from turnwire.gateway.sse import DONE, sse
+from turnwire.gateway.sse import DONE, EVENT_STREAM, head, sse
 from turnwire.gateway.turns import Clients
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.ports import BackgroundStore
@@ -79,17 +79,7 @@ class EventStream(Response):
             self._clients.leave(self)
 
     async def _send(self, send: Send) -> None:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": 200,
-                "headers": [
-                    (b"content-type", b"text/event-stream; charset=utf-8"),
-                    (b"cache-control", b"no-store"),
-                    (b"x-request-id", self._id.encode()),
-                ],
-            }
-        )
+        await send(head(self._id, EVENT_STREAM))
         if self._first:
             await _send_events(send, self._first)
         end = DONE

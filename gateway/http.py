@@ -9,25 +9,19 @@ from starlette.types import Message, Receive, Scope, Send
 
 from turnwire.gateway import render
 from turnwire.gateway.auth import Principal
-from turnwire.gateway.background_pages import BackgroundPages
 from turnwire.gateway.body import read_body
 from turnwire.gateway.caller import caller_of
 from turnwire.gateway.observation import ObservedTurn
-from turnwire.gateway.sse import DONE, sse
-from turnwire.gateway.turns import Serving
+from turnwire.gateway.responses import ResponsePages
+from turnwire.gateway.sse import DONE, EVENT_STREAM, head, sse
+from turnwire.gateway.turns import Serving, cut_short, restarting
 from turnwire.gateway.websocket import TIMINGS_HEADER
 from turnwire.gateway.wire import WIRE, HttpWire
 from turnwire.pipelines.messages import Json, Prepared
 from turnwire.pipelines.protocol.codec import decode_envelope
-from turnwire.pipelines.protocol.errors import (
-    ApiError,
-    Overloaded,
-    RateLimitExceeded,
-)
+from turnwire.pipelines.protocol.errors import ApiError
 from turnwire.pipelines.turn import Turn
 from turnwire.pipelines.turn_request import TurnRequest
-
-_RESTARTING = Overloaded("The server is restarting; try again in a moment.")
 
 
 class Outbox:
@@ -83,9 +77,9 @@ class Outbox:
 class TurnExchange:
     """One request that makes a response: reads it, runs its turn, answers."""
 
-    def __init__(self, serving: Serving, background: BackgroundPages) -> None:
+    def __init__(self, serving: Serving, responses: ResponsePages) -> None:
         self._serving = serving
-        self._background = background
+        self._responses = responses
         self._turn: Turn | None = None
         self._observed: ObservedTurn | None = None
         self._held_bytes = 0
@@ -97,7 +91,7 @@ class TurnExchange:
         try:
             principal = serving.door.admit(request.headers)
             if serving.clients.draining:
-                raise _RESTARTING
+                raise restarting()
             serving.places.take()
         except ApiError as error:
             await render.error_response(error)(scope, receive, send)
@@ -124,8 +118,7 @@ class TurnExchange:
 
     def expired(self) -> None:
         if self._turn is not None:
-            # The wording clients wait on before they try again.
-            self._turn.end(RateLimitExceeded("The server restarts. Please try again in 1s."))
+            self._turn.end(cut_short())
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -156,7 +149,7 @@ class TurnExchange:
             )
             if envelope.background:
                 self._held_bytes = 0  # the turn gives them back
-                return await self._background.create(turn_request, observed, request.headers)
+                return await self._responses.create(turn_request, observed, request.headers)
             async with self._serving.ports.leases.shared(principal.tenant) as leased:
                 outbox = self._outbox(request)
                 memory = self._serving.memory(leased, request.headers)
@@ -223,22 +216,13 @@ class TurnExchange:
             elif turn.response is not None:
                 await _send_json(send, turn.id, turn.response)
             return
-        await send(_start(turn.id, b"text/event-stream; charset=utf-8"))
+        await send(head(turn.id, EVENT_STREAM))
         while data is not None:
             await send({"type": "http.response.body", "body": data, "more_body": True})
             data = await outbox.next()
         await send({"type": "http.response.body", "body": DONE})
 
 
-def _start(response_id: str, content_type: bytes) -> Message:
-    headers = [
-        (b"content-type", content_type),
-        (b"cache-control", b"no-store"),
-        (b"x-request-id", response_id.encode()),
-    ]
-    return {"type": "http.response.start", "status": 200, "headers": headers}
-
-
 async def _send_json(send: Send, response_id: str, body: Json) -> None:
-    await send(_start(response_id, b"application/json"))
+    await send(head(response_id, b"application/json"))
     await send({"type": "http.response.body", "body": body})

@@ -1,4 +1,4 @@
-"""What is answered without a turn: from what the gateway knows, from storage, or by counting."""
+"""What is answered without a turn: from what the gateway knows, or by counting."""
 
 from collections.abc import Awaitable, Callable
 
@@ -12,11 +12,9 @@ from turnwire.gateway.auth import Principal
 from turnwire.gateway.body import held_body
 from turnwire.gateway.turns import Serving
 from turnwire.pipelines.counting import input_tokens
-from turnwire.pipelines.messages import Fetch, Model, Stored
+from turnwire.pipelines.messages import Model
 from turnwire.pipelines.protocol.codec import decode_envelope
 from turnwire.pipelines.protocol.errors import NoSuchModel, Overloaded
-from turnwire.pipelines.protocol.include import included
-from turnwire.pipelines.protocol.item_list import item_page, page_query
 from turnwire.pipelines.turn_request import TurnRequest
 
 Page = Callable[[Request, Principal], Awaitable[object]]
@@ -27,12 +25,6 @@ class Pages:
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
-
-    async def input_items(self, request: Request, principal: Principal) -> object:
-        query = page_query(request.query_params)
-        include = included(request.query_params.multi_items())
-        stored = await self._stored(request, principal)
-        return item_page(stored.input, query, include)
 
     async def input_tokens(self, request: Request, principal: Principal) -> object:
         serving = self._serving
@@ -97,10 +89,6 @@ class Pages:
             return Response(body, media_type="application/json")
 
         return answer
-
-    async def _stored(self, request: Request, principal: Principal) -> Stored:
-        command = Fetch(principal.tenant, request.path_params["response_id"])
-        return await self._serving.ports.store.fetch(command)
 
 
 def _model(model: Model) -> dict[str, object]:

@@ -23,6 +23,7 @@ from turnwire.pipelines.ports import (
     Safety,
     Store,
 )
+from turnwire.pipelines.protocol.errors import Overloaded, RateLimitExceeded
 from turnwire.pipelines.routes import Routes
 from turnwire.pipelines.sealing import Keyring
 from turnwire.pipelines.services import Services, TurnLimits
@@ -57,8 +58,8 @@ class Leases(Protocol):
         """Prompts that were rendered anew to be compared, and how many of them differed."""
 
 
-class StoredResponses(Store, Protocol):
-    """Storage as HTTP clients use it. All raise NotFound."""
+class Storage(Store, Protocol):
+    """Responses and conversations as HTTP clients use them. All raise NotFound."""
 
     async def fetch(self, command: m.Fetch) -> m.Stored: ...
     async def delete(self, command: m.Delete) -> None: ...
@@ -77,7 +78,7 @@ class Ports:
     router: Router
     engine: Engine
     safety: Safety
-    store: StoredResponses
+    store: Storage
     background: BackgroundStore
     ledger: Ledger
     leases: Leases
@@ -197,3 +198,13 @@ class Serving:
         leaves_out = ablated(self._ablation, headers.get(ABLATION_HEADER, ""))
         routes = Routes(self.ports.router, self.clock)
         return Memory(connection, connection.id, routes, ablated=leaves_out)
+
+
+def restarting() -> Overloaded:
+    """What comes while the server ends."""
+    return Overloaded("The server is restarting; try again in a moment.")
+
+
+def cut_short() -> RateLimitExceeded:
+    """What still runs when the time to finish is over. Clients wait on this wording."""
+    return RateLimitExceeded("The server restarts. Please try again in 1s.")

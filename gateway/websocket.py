@@ -12,7 +12,7 @@ from turnwire.gateway import render
 from turnwire.gateway.auth import Principal
 from turnwire.gateway.caller import caller_of
 from turnwire.gateway.observation import ObservedTurn
-from turnwire.gateway.turns import LeasedConnection, Serving
+from turnwire.gateway.turns import LeasedConnection, Serving, restarting
 from turnwire.gateway.wire import WIRE, SocketWire
 from turnwire.pipelines.effects import (
     Accepted,
@@ -25,7 +25,7 @@ from turnwire.pipelines.effects import (
     StartTurn,
 )
 from turnwire.pipelines.messages import Json, Prepared
-from turnwire.pipelines.protocol.errors import ApiError, Overloaded, UpgradeRequired
+from turnwire.pipelines.protocol.errors import ApiError, UpgradeRequired
 from turnwire.pipelines.session import Session
 from turnwire.pipelines.turn import Turn
 from turnwire.pipelines.turn_request import TurnRequest
@@ -59,7 +59,7 @@ def admit(websocket: WebSocket, serving: Serving) -> Principal:
         raise UpgradeRequired("WebSocket is switched off here; use POST /v1/responses.")
     principal = serving.door.admit(websocket.headers)
     if serving.clients.draining:
-        raise Overloaded("The server is restarting; try again in a moment.")
+        raise restarting()
     return principal
 
 

@@ -20,7 +20,7 @@ from turnwire.pipelines.messages import (
     RecordEvents,
     Save,
 )
-from turnwire.pipelines.protocol.errors import ApiError, Internal, Overloaded
+from turnwire.pipelines.protocol.errors import ApiError, EventsGone, Internal, Overloaded
 from turnwire.pipelines.protocol.events import event_type
 
 RUNNING: Final = frozenset({"queued", "in_progress"})
@@ -83,6 +83,18 @@ def is_background(response: Json) -> bool:
 
 def is_running(response: Json) -> bool:
     return _objects.decode(response).status in RUNNING
+
+
+def events_gone(first: int | None = None) -> EventsGone:
+    """`first`: the number of the first event that is kept, if any are."""
+    if first is None:
+        message = "The events of this response are not kept any more: leave 'starting_after' out."
+    else:
+        message = (
+            "The first events of this response are not kept: stream with 'starting_after' "
+            f"{first - 1} or more, or retrieve it without 'stream'."
+        )
+    return EventsGone(message, "starting_after")
 
 
 def _failed(response: Json, error: ApiError) -> Json:

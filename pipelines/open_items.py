@@ -86,8 +86,9 @@ class OpenReasoning(OpenText):
     """Raw reasoning text, under OpenAI's names."""
 
     prefix = "rs"
-    _delta_type = b"response.reasoning_text.delta"
-    _done_type = b"response.reasoning_text.done"
+    kind = b"response.reasoning_text"
+    _delta_type = kind + b".delta"
+    _done_type = kind + b".done"
 
     def _logprobs(self, entries: Json) -> Json:
         return b""
@@ -115,8 +116,9 @@ class OpenReasoning(OpenText):
 class OpenResponsesReasoning(OpenReasoning):
     """The same under the names of Open Responses."""
 
-    _delta_type = b"response.reasoning.delta"
-    _done_type = b"response.reasoning.done"
+    kind = b"response.reasoning"
+    _delta_type = kind + b".delta"
+    _done_type = kind + b".done"
 
 
 class SealedReasoning(OpenReasoning):
@@ -208,3 +210,8 @@ class OpenCall:
         return (
             b'{"type":"function_call","id":%b,"call_id":%b,%b"name":%b,"arguments":%b,"status":"%b"}'
         ) % (self._id, self._call_id, self._namespace, self._name, arguments, status)
+
+
+def reasoning_kind(setting: ReasoningEvents) -> bytes:
+    """What the events of a reasoning text that is shown begin with."""
+    return (REASONING[setting] or OpenReasoning).kind

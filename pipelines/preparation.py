@@ -25,6 +25,7 @@ from turnwire.pipelines.protocol.errors import (
     Overloaded,
     PreviousResponseNotFound,
 )
+from turnwire.pipelines.protocol.ids import is_plain
 from turnwire.pipelines.turn_request import TurnRequest
 
 _MAX_LOADS = 32
@@ -73,7 +74,8 @@ async def _with_parent(
     for _ in range(_MAX_LOADS + _TRIES):
         answer = await ask(command)
         if isinstance(answer, ParentUnknown):
-            if answer.response_id in loaded or len(loaded) == _MAX_LOADS:
+            wanted = answer.response_id
+            if wanted in loaded or len(loaded) == _MAX_LOADS or not is_plain(wanted):
                 raise _unknown(answer)
             try:
                 chain = await store.load(Load(tenant, answer.response_id))

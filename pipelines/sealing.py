@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from turnwire.pipelines.protocol.errors import Internal, InvalidEncryptedContent
+from turnwire.pipelines.protocol.include import ENCRYPTED
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
@@ -21,7 +22,6 @@ Purpose = Literal["reasoning", "compaction"]
 Seal = Callable[[str], str]
 
 KEY_BYTES = 32
-INCLUDE_REASONING = "reasoning.encrypted_content"
 
 _VERSION = b"\x01"
 _ID_BYTES = 4
@@ -109,7 +109,7 @@ class Sealer:
 
 def reasoning_seal(keyring: Keyring, tenant: str, include: Iterable[str]) -> Seal | None:
     """How a response seals what its model thought; None: its request did not ask for it."""
-    if INCLUDE_REASONING not in include:
+    if ENCRYPTED not in include:
         return None
     sealer = Sealer(tenant, keyring)
     return lambda text: sealer.seal("reasoning", text)

@@ -49,7 +49,10 @@ def page_query(given: Mapping[str, str]) -> PageQuery:
         )
     if order not in ("asc", "desc"):
         raise InvalidRequest("Invalid 'order': expected 'asc' or 'desc'.", "order")
-    return PageQuery(int(limit), "asc" if order == "asc" else "desc", given.get("after"))
+    after = given.get("after")
+    if after is not None and "\0" in after:
+        raise InvalidRequest("Invalid 'after': expected the id of an item.", "after")
+    return PageQuery(int(limit), "asc" if order == "asc" else "desc", after)
 
 
 def items_of(items: Json) -> tuple[Json, ...]:

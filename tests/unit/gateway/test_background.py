@@ -422,6 +422,30 @@ async def test_events_are_not_kept_for_ever(opener: Opener, database_url: str) -
             await client.responses.delete(response_id)
 
 
+async def test_what_can_be_no_id_is_found_in_neither_database(town: Town) -> None:
+    async with town.httpx() as http:
+        made = (await http.post("/conversations")).json()["id"]
+        for method, path, status in (
+            ("GET", "/responses/resp_%00", 404),
+            ("DELETE", "/responses/resp_%00", 404),
+            ("POST", "/responses/resp_%00/cancel", 404),
+            ("GET", "/responses/resp_%00/input_items", 404),
+            ("GET", "/responses/resp_%00?stream=true", 404),
+            ("GET", "/conversations/conv_%00", 404),
+            ("GET", f"/conversations/{made}/items/msg_%00", 404),
+            ("GET", f"/conversations/{made}/items?after=msg_%00", 400),
+        ):
+            answer = await http.request(method, path)
+            assert answer.status_code == status, answer.text
+        for unknown in (
+            {"previous_response_id": "resp_\0"},
+            {"input": [{"type": "item_reference", "id": "msg_" + "\0" * 40}]},
+        ):
+            body = {"model": "scripted", "input": "x"} | unknown
+            answer = await http.post("/responses", json=body)
+            assert answer.status_code == 400, answer.text
+
+
 async def test_another_tenant_does_not_see_it(
     storage: LocalStorage,
     opener: Opener,

@@ -6,8 +6,8 @@ import itertools
 import pytest
 
 from turnwire.pipelines.protocol.errors import Internal, InvalidEncryptedContent
+from turnwire.pipelines.protocol.include import ENCRYPTED
 from turnwire.pipelines.sealing import (
-    INCLUDE_REASONING,
     KEY_BYTES,
     Keyring,
     Sealer,
@@ -85,7 +85,7 @@ def test_a_keyring_travels_in_one_piece_and_shows_no_key() -> None:
 
 def test_reasoning_is_sealed_only_where_it_is_included() -> None:
     assert reasoning_seal(Keyring(OLD), "acme", ("message.output_text.logprobs",)) is None
-    seal = reasoning_seal(Keyring(OLD), "acme", (INCLUDE_REASONING,))
+    seal = reasoning_seal(Keyring(OLD), "acme", (ENCRYPTED,))
     assert seal is not None
     assert Sealer("acme", Keyring(OLD)).open("reasoning", seal(TEXT), "x") == TEXT
 

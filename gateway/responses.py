@@ -1,4 +1,4 @@
-"""Retrieving, streaming and cancelling responses: what is asked of one after it was created."""
+"""What is asked of a response after it was created: to be shown, streamed, cancelled, deleted."""
 
 import re
 from collections.abc import Mapping
@@ -12,23 +12,21 @@ from turnwire.gateway.event_stream import EventStream, at_once, followed
 from turnwire.gateway.observation import ObservedTurn
 from turnwire.gateway.turns import Serving
 from turnwire.pipelines import messages as m
-from turnwire.pipelines.background import is_background, is_running
+from turnwire.pipelines.background import events_gone, is_background, is_running
+from turnwire.pipelines.open_items import reasoning_kind
 from turnwire.pipelines.protocol.errors import EventsGone, InvalidRequest, NotFound
+from turnwire.pipelines.protocol.ids import is_plain
 from turnwire.pipelines.protocol.include import included, shown
+from turnwire.pipelines.protocol.item_list import item_page, page_query
 from turnwire.pipelines.replay import replayed
 from turnwire.pipelines.turn_request import TurnRequest
 
 _YES, _NO = frozenset({"1", "true", "True"}), frozenset({"", "0", "false", "False"})
-_REASONING = {
-    "openai": b"response.reasoning_text",
-    "open_responses": b"response.reasoning",
-    "hidden": b"response.reasoning_text",
-}
 _NUMBER = re.compile(r"\d{1,18}\Z", re.ASCII)
 
 
-class BackgroundPages:
-    """Guarded as `Pages` are."""
+class ResponsePages:
+    """Guarded as `Pages` are. `create` answers for those that run on in the background."""
 
     def __init__(self, serving: Serving, turns: BackgroundTurns) -> None:
         self._serving = serving
@@ -48,21 +46,28 @@ class BackgroundPages:
         query = request.query_params
         asked = included(query.multi_items())
         after = _after(query.get("starting_after"))
-        response_id = request.path_params["response_id"]
+        response_id = _response_id(request)
         if _flag(query.get("stream", "")):
             return await self._streamed(principal.tenant, response_id, after)
         command = m.Fetch(principal.tenant, response_id)
         return shown((await self._serving.ports.store.fetch(command)).response, asked)
 
+    async def input_items(self, request: Request, principal: Principal) -> object:
+        query = page_query(request.query_params)
+        include = included(request.query_params.multi_items())
+        command = m.Fetch(principal.tenant, _response_id(request))
+        stored = await self._serving.ports.store.fetch(command)
+        return item_page(stored.input, query, include)
+
     async def cancel(self, request: Request, principal: Principal) -> object:
-        response_id = request.path_params["response_id"]
+        response_id = _response_id(request)
         command = m.CancelBackground(principal.tenant, response_id)
         stored = await self._serving.ports.background.cancel(command)
         self._turns.stop(response_id)
         return stored.response
 
     async def delete(self, request: Request, principal: Principal) -> object:
-        response_id = request.path_params["response_id"]
+        response_id = _response_id(request)
         await self._serving.ports.store.delete(m.Delete(principal.tenant, response_id))
         self._turns.stop(response_id)
         self._serving.ports.leases.forget(principal.tenant, response_id)
@@ -80,7 +85,7 @@ class BackgroundPages:
                 raise
             if after is not None:
                 raise _no_numbers(stored.response, error) from None
-        reasoning = _REASONING[serving.settings.reasoning_events]
+        reasoning = reasoning_kind(serving.settings.reasoning_events)
         pages = at_once(replayed(stored.response, reasoning))
         return EventStream(response_id, pages, serving.clients, self._turns)
 
@@ -92,16 +97,16 @@ class BackgroundPages:
         return await EventStream(command.response_id, pages, serving.clients, self._turns).begun()
 
 
+def _response_id(request: Request) -> str:
+    response_id: str = request.path_params["response_id"]
+    if not is_plain(response_id):
+        raise NotFound(f"Response with id {response_id[:128]!r} not found.", "response_id")
+    return response_id
+
+
 def _no_numbers(response: m.Json, error: Exception) -> InvalidRequest:
     if is_background(response):
-        return (
-            error
-            if isinstance(error, EventsGone)
-            else EventsGone(
-                "The events of this response are not kept any more: leave 'starting_after' out.",
-                "starting_after",
-            )
-        )
+        return error if isinstance(error, EventsGone) else events_gone()
     return InvalidRequest(
         "Only a response made with 'background' can be resumed: leave 'starting_after' out.",
         "starting_after",
