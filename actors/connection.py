@@ -76,6 +76,8 @@ class ConnectionCore:
             m.Commit: lambda command, _: self.commit(command),
             m.Abort: lambda command, _: self.abort(command),
             m.Recall: lambda command, _: self.recall(command),
+            m.Summarize: lambda command, _: self.summarize(command),
+            m.Compact: lambda command, _: self.compact(command),
             m.CountTokens: lambda command, _: self.count(command),
             m.Forget: lambda command, _: self.forget(command),
             m.Collect: lambda command, _: self.collect(command),
@@ -123,10 +125,15 @@ class ConnectionCore:
 
     def recall(self, command: m.Recall) -> m.Prompt:
         """Raises NotFound."""
-        connection = self._connections.get(command.connection_id)
-        if connection is None:
-            raise NotFound("no such connection is open here")
-        return connection.recall(command)
+        return self._known(command.connection_id).recall(command)
+
+    def summarize(self, command: m.Summarize) -> m.Summarizing:
+        """Raises NotFound."""
+        return self._known(command.connection_id).summarize(command)
+
+    def compact(self, command: m.Compact) -> m.Compacted:
+        """Raises NotFound."""
+        return self._known(command.connection_id).compact(command)
 
     def count(self, command: m.CountTokens) -> m.TokenCount | m.ParentUnknown | m.ConversationAt:
         """Raises what is wrong with the request; Overloaded when the connection is not open."""
@@ -145,6 +152,12 @@ class ConnectionCore:
     def collect(self, command: m.Collect) -> m.Collected:
         """What ended on any connection, also on those that are closed by now."""
         return self._remembered.collect(command.after)
+
+    def _known(self, connection_id: str) -> ConnectionState:
+        connection = self._connections.get(connection_id)
+        if connection is None:
+            raise NotFound("no such connection is open here")
+        return connection
 
     def _open_connection(self, connection_id: str) -> ConnectionState:
         connection = self._connections.get(connection_id)

@@ -88,6 +88,16 @@ class LeasedConnection(Connection):
             return reply
         return expect(reply, m.ItemPrompt)
 
+    async def summarize(self, command: m.Summarize) -> m.Summarizing:
+        stamped = msgspec.structs.replace(command, connection_id=self.id)
+        channel = await self._placed()
+        return expect(await channel.call(stamped), m.Summarizing)
+
+    async def compact(self, command: m.Compact) -> m.Compacted:
+        stamped = msgspec.structs.replace(command, connection_id=self.id)
+        channel = await self._placed()
+        return expect(await channel.call(stamped), m.Compacted)
+
     def commit(self, command: m.Commit) -> None:
         self._deliver(command)
 

@@ -12,6 +12,7 @@ from starlette.websockets import WebSocket
 
 from turnwire.gateway import render
 from turnwire.gateway.background import BackgroundTurns
+from turnwire.gateway.compaction import CompactExchange
 from turnwire.gateway.conversations import conversation_routes
 from turnwire.gateway.http import TurnExchange
 from turnwire.gateway.pages import Pages
@@ -28,6 +29,9 @@ def make_app(serving: Serving, turns: BackgroundTurns) -> Starlette:
     async def create(scope: Scope, receive: Receive, send: Send) -> None:
         await TurnExchange(serving, responses)(scope, receive, send)
 
+    async def compact(scope: Scope, receive: Receive, send: Send) -> None:
+        await CompactExchange(serving, responses)(scope, receive, send)
+
     async def websocket(socket: WebSocket) -> None:
         await serve_websocket(socket, serving)
 
@@ -37,6 +41,7 @@ def make_app(serving: Serving, turns: BackgroundTurns) -> Starlette:
             WebSocketRoute("/v1/responses", websocket),
             WebSocketRoute("/{path:path}", _no_such_socket),
             Route("/v1/responses", _Asgi(create), methods=["POST"]),
+            Route("/v1/responses/compact", _Asgi(compact), methods=["POST"]),
             Route(
                 "/v1/responses/input_tokens", pages.guarded(pages.input_tokens), methods=["POST"]
             ),

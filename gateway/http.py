@@ -107,6 +107,14 @@ class TurnExchange:
         finally:
             serving.places.give_back()
 
+    def frame(self, body: Json) -> Json:
+        """The create body that a request stands for. Raises InvalidRequest."""
+        return body
+
+    def answer(self, response: Json) -> Json:
+        """What is answered for a final response object."""
+        return response
+
     # --- turns.Client ---------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> None:
@@ -133,6 +141,7 @@ class TurnExchange:
         body = await read_body(request, self._serving)
         self._held_bytes = len(body)
         try:
+            body = self.frame(body)
             envelope = decode_envelope(body)
             caller = caller_of(request.headers, "http", principal.tenant)
             observed = self._observed = ObservedTurn(self._serving.observation, caller)
@@ -214,7 +223,7 @@ class TurnExchange:
                 failed = render.error_response(turn.failure)
                 await failed(request.scope, request.receive, send)
             elif turn.response is not None:
-                await _send_json(send, turn.id, turn.response)
+                await _send_json(send, turn.id, self.answer(turn.response))
             return
         await send(head(turn.id, EVENT_STREAM))
         while data is not None:

@@ -15,6 +15,14 @@ from msgspec import structs
 from turnwire.pipelines import conversations
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.ablation import all_text, unrendered, validated_again
+from turnwire.pipelines.compaction import (
+    Plan,
+    asking,
+    compacted,
+    kept_run,
+    plan_of,
+    summary_request,
+)
 from turnwire.pipelines.config import ConnectionSettings
 from turnwire.pipelines.continuity import continuation
 from turnwire.pipelines.history import ConversationName, Entry, History
@@ -45,6 +53,7 @@ from turnwire.pipelines.protocol.requests import Request, RequestParser
 from turnwire.pipelines.remembered import Remembered
 from turnwire.pipelines.sealing import Keyring, Sealer
 from turnwire.pipelines.stored_references import resolved
+from turnwire.pipelines.window import packed, window_of
 
 _RECALLABLE = 32
 """Turns that ended lately whose prompt can still be asked for: a warm-up's prefill outlives it."""
@@ -60,6 +69,10 @@ class _Running:
     head: Head
     parent: Entry | None
     on_socket: bool
+    request: Request
+    model: m.Model
+    plan: Plan | None = None
+    """How it compacts the conversation."""
     conversation_id: str | None = None
 
 
@@ -132,11 +145,12 @@ class ConnectionState:
             if running.conversation_id is None:
                 # What is said in a conversation ends with it, and is found by its name.
                 self._remembered.add(turn)
-            if self._sampled is not None:
+            if self._sampled is not None and turn.mark is not None:
                 self._sampled(PromptCheck(self._tenant, turn, running.prompts, running.head))
             # Over HTTP nothing but a stored response may be continued.
             if running.on_socket or turn.stored:
-                entry = self.history.add(turn, running.parent, latest=running.on_socket)
+                before = None if turn.parent is None else running.parent
+                entry = self.history.add(turn, before, latest=running.on_socket)
                 self.history.unpin(entry)
                 self._ended[command.response_id] = running.prompts, running.head
                 if len(self._ended) > _RECALLABLE:
@@ -146,7 +160,10 @@ class ConnectionState:
                 newest = replace(turn, stored=True, version=command.conversation_version)
                 self.history.unpin(
                     conversations.remember(
-                        self.history, running.conversation_id, newest, running.parent
+                        self.history,
+                        running.conversation_id,
+                        newest,
+                        None if turn.parent is None else running.parent,
                     )
                 )
         finally:
@@ -181,6 +198,40 @@ class ConnectionState:
             raise NotFound("that turn ended too long ago")
         prompts, head = ended
         return prompts.whole(entry.checkpoint, head)
+
+    def summarize(self, command: m.Summarize) -> m.Summarizing:
+        """The turn asks for a summary first. Raises NotFound."""
+        running, plan = self._compacting(command.response_id)
+        running, prompt, facts = self._asking(command.response_id, running, plan)
+        self._running[command.response_id] = running
+        return m.Summarizing(facts, prompt)
+
+    def compact(self, command: m.Compact) -> m.Compacted:
+        """The turn begins a conversation with its summary. Forks from before see all of the past.
+
+        Raises NotFound.
+        """
+        running, plan = self._compacting(command.response_id)
+        text = packed(command.summary, kept_run(plan))
+        sealed = self._sealer.seal("compaction", text)
+        items = window_of(command.item_id, text)
+        turn = compacted(running.turn, items, answers=plan.stage != "only")
+        if not turn.generated:
+            self._running[command.response_id] = replace(running, turn=turn, items=items)
+            return m.Compacted(sealed)
+        head = self._head(running.model, running.prompts, running.request, turn)
+        prompt, mark = running.prompts.continued(turn, items, head)
+        facts = facts_of(
+            command.response_id,
+            self._tenant,
+            running.model,
+            running.request,
+            prompt,
+            mark.tokens,
+        )
+        turn = replace(turn, mark=mark)
+        self._running[command.response_id] = replace(running, turn=turn, items=items, head=head)
+        return m.Compacted(sealed, facts, prompt)
 
     def count(self, command: m.CountTokens) -> m.TokenCount | m.ParentUnknown | m.ConversationAt:
         """How long the prompt of a request would be, as its turn would report it."""
@@ -237,11 +288,11 @@ class ConnectionState:
         items = self._resolved(request, command.chain)
         if isinstance(items, m.ParentUnknown):
             return items
-        read = opened(items, self._sealer)
+        read, window = opened(items, self._sealer)
         if read is items:
             return request if items is request.input else structs.replace(request, input=items)
         sent = joined(*(item.json for item in items if not isinstance(item, Reference)))
-        return structs.replace(request, input=read, sent=sent)
+        return structs.replace(request, input=read, sent=sent, window=window)
 
     def _resolved(
         self, request: Request, chain: m.Chain | None
@@ -286,7 +337,8 @@ class ConnectionState:
             entry = self.history.pin(turn.response_id)
             if entry is None:
                 checkpoint = restored(turn, before.checkpoint if before else None, self._sealer)
-                entry = self.history.add(checkpoint, before, latest=False)
+                parent = None if checkpoint.parent is None else before
+                entry = self.history.add(checkpoint, parent, latest=False)
                 self._remembered.add(checkpoint)
             if before is not None:
                 self.history.unpin(before)
@@ -302,22 +354,51 @@ class ConnectionState:
         turn = replace(draft.turn, mark=mark)
         if command.ablated:
             prompt, draft = self._again(command, request, replace(draft, turn=turn), prompt)
-        facts = facts_of(
-            command.response_id, self._tenant, command.model, request, prompt, mark.tokens
-        )
-        self._running[command.response_id] = _Running(
+        plan = None
+        if request.compacts or request.compact_threshold is not None:
+            plan = plan_of(request, turn, draft.new.items, mark.tokens)
+        on_socket = command.transport == "websocket"
+        running = _Running(
             turn,
             draft.new.items,
             prompts,
             head,
             parent,
-            command.transport == "websocket",
+            on_socket,
+            request,
+            command.model,
+            plan,
             request.conversation_id,
         )
+        if plan is not None and plan.stage != "count":
+            running, prompt, facts = self._asking(response_id, running, plan)
+        else:
+            facts = facts_of(response_id, self._tenant, command.model, request, prompt, mark.tokens)
+        self._running[response_id] = running
         here = self.history.has_latest(command.lane)
         continued = request.names_what_is_before and parent is not None
         came = continuation(continued, request.input, parent_here=here)
-        return prepared_of(command, request, draft.new, turn, facts, prompt, came)
+        prepared = prepared_of(command, request, draft.new, running.turn, facts, prompt, came)
+        if plan is None:
+            return prepared
+        threshold = request.compact_threshold or 0
+        return structs.replace(prepared, compaction=plan.stage, compact_threshold=threshold)
+
+    def _asking(
+        self, response_id: str, running: _Running, plan: Plan
+    ) -> tuple[_Running, m.Prompt, m.Facts]:
+        """The turn as it asks for a summary."""
+        turn, items = asking(running.turn, plan)
+        prompt, mark = running.prompts.continued(turn, items, running.head)
+        request = summary_request(running.request, plan)
+        facts = facts_of(response_id, self._tenant, running.model, request, prompt, mark.tokens)
+        return replace(running, turn=replace(turn, mark=mark)), prompt, facts
+
+    def _compacting(self, response_id: str) -> tuple[_Running, Plan]:
+        running = self._running.get(response_id)
+        if running is None or running.plan is None:
+            raise NotFound("no such turn compacts a conversation of this connection")
+        return running, running.plan
 
     def _draft(
         self,
@@ -330,9 +411,11 @@ class ConnectionState:
     ) -> _Draft:
         before = parent.checkpoint if parent is not None else None
         if repeated:
-            new = check(request.input, context_of(None)).behind(repeated)
+            new = check(request.input, context_of(None), request.window).behind(repeated)
         else:
-            new = check(request.input, context_of(before))
+            if request.window:
+                before = None
+            new = check(request.input, context_of(before), request.window)
         if request.conversation_id is not None:
             conversations.check_ids(new.items, context_of(before))
         turn = Checkpoint(
@@ -349,7 +432,10 @@ class ConnectionState:
         )
         self._check_size(turn)
         prompts = self._prompts(model)
-        head = self._heads.get(
+        return _Draft(turn, new, prompts, self._head(model, prompts, request, turn))
+
+    def _head(self, model: m.Model, prompts: Prompts, request: Request, turn: Checkpoint) -> Head:
+        return self._heads.get(
             model.name,
             prompts,
             request.instructions,
@@ -357,7 +443,6 @@ class ConnectionState:
             turn.context.leading,
             turn.effort,
         )
-        return _Draft(turn, new, prompts, head)
 
     def _again(
         self, command: m.Prepare, request: Request, draft: _Draft, prompt: m.Prompt

@@ -37,7 +37,9 @@ def found(
     for turn in tail.turns:
         before = entry.checkpoint if entry is not None else None
         checkpoint = replace(restored(turn, before, sealer), version=tail.version)
-        parent, entry = entry, remember(history, conversation_id, checkpoint, entry)
+        parent = entry
+        behind = None if checkpoint.parent is None else parent
+        entry = remember(history, conversation_id, checkpoint, behind)
         if parent is not None:
             history.unpin(parent)
     if entry is None:

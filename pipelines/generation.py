@@ -2,24 +2,42 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from turnwire.pipelines.messages import (
     EngineEvent,
     Finish,
     Generate,
     GenerationFinished,
+    Model,
     PrefixMissing,
+    Prepared,
     Prompt,
     Recall,
     Route,
 )
 from turnwire.pipelines.protocol.errors import Internal, NotFound, Overloaded, RateLimitExceeded
 from turnwire.pipelines.services import Services
-from turnwire.pipelines.turn_request import Memory
-from turnwire.pipelines.turn_work import Work
+from turnwire.pipelines.turn_request import Memory, TurnRequest
 
 Take = Callable[[list[EngineEvent]], Awaitable[None]]
 """Called with each batch, in order; an error it raises ends the generation."""
+
+
+class Answering(Protocol):
+    """What is to become of a prompt."""
+
+    @property
+    def request(self) -> TurnRequest: ...
+    @property
+    def model(self) -> Model: ...
+    @property
+    def prepared(self) -> Prepared: ...
+    @property
+    def output_started(self) -> bool:
+        """Has anybody seen any of it? Then no other worker can begin anew."""
+
+    def restarted(self) -> None: ...
 
 
 @dataclass
@@ -32,7 +50,7 @@ class Generation:
 
     services: Services
     memory: Memory
-    work: Work
+    work: Answering
     warm_up: bool = False
     sent: Callable[[], None] = lambda: None
     """Called when the worker has been told, or cannot be told yet."""
@@ -58,7 +76,7 @@ class Generation:
             try:
                 return await self._on(route, take)
             except Overloaded as error:
-                if self.work.stream.output_started:
+                if self.work.output_started:
                     message = "The inference worker was lost in the middle of the answer."
                     raise Internal(message) from error
             self.sent()

@@ -171,10 +171,15 @@ def chain_to(last: Checkpoint) -> Chain:
 def restored(turn: StoredTurn, parent: Checkpoint | None, sealer: Sealer) -> Checkpoint:
     """A stored turn as the next checkpoint of its conversation.
 
+    With a compaction item in it, it begins a conversation: all before that is summed up there.
     Raises InvalidEncryptedContent when the key of what is sealed in it is gone.
     """
-    given = opened_run(unbracketed(turn.input), sealer, "input")
-    output = opened_run(unbracketed(turn.output), sealer, "output")
+    given, summed_up = opened_run(unbracketed(turn.input), sealer, "input")
+    if summed_up is not None:
+        given, parent = joined(summed_up, given), None
+    output, summed_up = opened_run(unbracketed(turn.output), sealer, "output")
+    if summed_up is not None:
+        given, parent = summed_up, None
     items, answer = kept_items(given), kept_items(output)
     generated = bool(turn.sampled or output)
     context = context_of(parent).plus(items, given).plus(answer, output)

@@ -31,25 +31,32 @@ class NewItems:
     repeated: int = 0
     unread: int = 0
     """Parts of messages and tool outputs that are not text."""
+    window: int = 0
+    """So many of the first items stand for a compaction item."""
 
     def behind(self, repeated: int) -> "NewItems":
         """Without the first items, which are known already."""
-        return replace(_of(self.items[repeated:]), given_json=self.json, repeated=repeated)
+        new = _of(self.items[repeated:], max(0, self.window - repeated))
+        return replace(new, given_json=self.json, repeated=repeated)
 
 
-def check(given: tuple[Item | Reference, ...], context: Context) -> NewItems:
-    """Raises InvalidRequest for a reference or a tool output that belongs to nothing."""
+def check(given: tuple[Item | Reference, ...], context: Context, window: int = 0) -> NewItems:
+    """Raises InvalidRequest for a reference or a tool output that belongs to nothing.
+
+    `window`: so many of the first items stand for a compaction item.
+    """
     items = _without_references(given, context)
     _check_outputs(items, context)
-    return _of(items)
+    return _of(items, window)
 
 
-def _of(items: tuple[Item, ...]) -> NewItems:
+def _of(items: tuple[Item, ...], window: int) -> NewItems:
     json = joined(*(item.json for item in items))
-    texts = tuple(text for item in items if (text := new_text(item)))
+    # What a window holds was screened when it was new.
+    texts = tuple(text for item in items[window:] if (text := new_text(item)))
     foreign = sum(isinstance(item, Foreign) for item in items)
     unread = sum(item.unread for item in items if isinstance(item, Message | CallOutput))
-    return NewItems(items, json, texts, foreign, json, unread=unread)
+    return NewItems(items, json, texts, foreign, json, unread=unread, window=window)
 
 
 def _without_references(given: tuple[Item | Reference, ...], context: Context) -> tuple[Item, ...]:

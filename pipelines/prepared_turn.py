@@ -141,7 +141,8 @@ def answered(
 ) -> Checkpoint:
     """A prepared turn with its answer. `given`: its own input items."""
     try:
-        output = opened_run(unbracketed(command.items), sealer, "output")
+        # A turn that was compacted begins with its window already.
+        output, _ = opened_run(unbracketed(command.items), sealer, "output")
         items = kept_items(output)
     except InvalidRequest as error:
         raise Internal("the answer of a turn is not a list of items") from error

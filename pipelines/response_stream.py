@@ -7,6 +7,8 @@ object's output is the accumulation of the items that were sent.
 
 from typing import assert_never
 
+from msgspec.structs import astuple
+
 from turnwire.pipelines.messages import (
     CallProduced,
     Counts,
@@ -20,6 +22,7 @@ from turnwire.pipelines.messages import (
     TextProduced,
     TokenIds,
 )
+from turnwire.pipelines.open_compaction import OpenCompaction
 from turnwire.pipelines.open_custom_call import OpenCustomCall
 from turnwire.pipelines.open_items import ItemStatus, OpenCall, OpenReasoning, OpenText
 from turnwire.pipelines.protocol.errors import ApiError
@@ -57,6 +60,8 @@ class ResponseStream:
     ) -> None:
         """`reasoning`: how it is shown; None: not at all. `seal`: for its `encrypted_content`."""
         self.counts = Counts()
+        self.spent = Counts()
+        """What was used before the answer, for a summary."""
         self.response: Json | None = None
         """The final response object, once `closed` or `failed` made it."""
         self.object = ResponseObject(response_id, created_at, echo, turn_members)
@@ -77,6 +82,7 @@ class ResponseStream:
         self._opened = 0
         self._sampled: list[TokenIds] = []
         self._logprobs: list[Json] = []
+        self._compaction: OpenCompaction | None = None
         self._state = b""
         """The members of the event that a heartbeat repeats."""
         self.status: Status = "in_progress"
@@ -108,6 +114,33 @@ class ResponseStream:
     def started(self) -> list[Json]:
         self._enter("in_progress")
         return self.heartbeat()
+
+    @property
+    def total(self) -> Counts:
+        """All that the response has used so far."""
+        if self.spent == Counts():
+            return self.counts
+        pairs = zip(astuple(self.spent), astuple(self.counts), strict=True)
+        return Counts(*map(sum, pairs))
+
+    def spend(self, counts: Counts) -> None:
+        self.spent = counts
+
+    def compacting(self) -> tuple[str, list[Json]]:
+        """A summary is being written: the id of its item. `compacted` comes next.
+
+        It is no output of the answer: behind it a worker may still begin anew.
+        """
+        item_id = self._item_id(OpenCompaction.prefix)
+        self._compaction = OpenCompaction(self._writer, item_id, self._opened)
+        self._opened += 1
+        return item_id, self._compaction.opened()
+
+    def compacted(self, sealed: str) -> list[Json]:
+        assert self._compaction is not None, "`compacting` comes first"
+        events, item = self._compaction.closed(sealed)
+        self._items[self._compaction.output_index] = item
+        return events
 
     def heartbeat(self) -> list[Json]:
         """The state once more, for clients that give up on a silent turn."""
@@ -182,7 +215,7 @@ class ResponseStream:
         self.status = "completed" if incomplete is None else "incomplete"
         self._settle(
             self.status,
-            usage_object(self.counts),
+            usage_object(self.total),
             incomplete_details=incomplete or b"null",
             completed_at=completed_at if incomplete is None else None,
         )
@@ -199,7 +232,7 @@ class ResponseStream:
         Items still open are neither closed nor listed: clients keep what an item's done event
         carried, and would answer from half an item.
         """
-        usage = usage_object(self.counts) if self.counts != Counts() else b"null"
+        usage = usage_object(self.total) if self.total != Counts() else b"null"
         self._settle("failed", usage, error=failure_object(error))
         return self._terminal("failed")
 

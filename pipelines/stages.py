@@ -8,7 +8,7 @@
 | `prepare` | at the connection's actor: checked, parent found, rendered |
 | `prefill` | from the command to the worker until the prompt is evaluated, without the queue |
 | `first_token` | from there to the first event of output |
-| `decode` | from there to the end of the output |
+| `decode` | from there to the end of the output; and the summary that a compaction begins with |
 | `commit` | the response stored, if it is to be, and the answer handed to the connection |
 | `settle` | the usage record handed to the ledger |
 | `screen` | until the verdict; beside the others, so it is no part of their sum |

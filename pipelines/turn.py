@@ -12,6 +12,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from turnwire.pipelines import messages as m
+from turnwire.pipelines.compacting import compact
 from turnwire.pipelines.generation import Generation
 from turnwire.pipelines.open_items import shown_as
 from turnwire.pipelines.preparation import given_up, prepare
@@ -237,6 +238,8 @@ class Turn:
         await generation.find_worker(lambda: self._flush(work, *work.stream.queued()))
         self.stages.passed("route")
         work.unsent += work.stream.started()
+        if work.prepared.compaction and await self._compact(work):
+            return
 
         async def take(batch: list[m.EngineEvent]) -> None:
             await self._take(work, batch)
@@ -244,6 +247,15 @@ class Turn:
         finish = await generation.run(take)
         self.stages.passed("decode")
         await self._conclude(work, finish)
+
+    async def _compact(self, work: Work) -> bool:
+        """True: that was all there is to do."""
+        self._flush(work)
+        ended = await compact(work, self._services, self._memory, self._emit)
+        self.stages.passed("decode")
+        if ended:
+            await self._conclude(work, "stop")
+        return ended
 
     async def _warm_up(self, work: Work) -> None:
         """Answered at once: the prompt is evaluated when the client does not wait any more."""

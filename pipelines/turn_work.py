@@ -43,6 +43,10 @@ class Work:
     def __post_init__(self) -> None:
         self.parser, self.check = self._new_parser(), self._new_check()
 
+    @property
+    def output_started(self) -> bool:
+        return self.stream.output_started
+
     def restarted(self) -> None:
         """Another worker begins anew."""
         self.stream.restarted()
@@ -128,6 +132,6 @@ class Work:
             model=self.prepared.facts.model,
             status=status,
             created_at=self.created_at,
-            counts=self.stream.counts,
+            counts=self.stream.total,
             flagged=self.screening.marks(),
         )

@@ -1,4 +1,4 @@
-"""The cases of the Open Responses compliance suite that need no compaction, as facts to check.
+"""The cases of the Open Responses compliance suite, as facts to check.
 
 Each speaks to a server over the wire and validates all it hears against the published schemas.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import orjson
-from event_validators import complaint, response_complaint
+from event_validators import compaction_complaint, complaint, response_complaint
 from websockets.asyncio.client import ClientConnection, connect
 
 VALIDATOR = "Open Responses"
@@ -55,6 +55,10 @@ class Client:
         response: Event = answer.json()
         self.check_answered(response)
         return response
+
+    async def compact(self, **body: object) -> httpx.Response:
+        async with httpx.AsyncClient(timeout=self.turn_s) as http:
+            return await http.post(f"{self.url}/responses/compact", json=body)
 
     def socket(self) -> AbstractAsyncContextManager[ClientConnection]:
         return connect(self.url.replace("http", "ws", 1) + "/responses", max_size=None)
@@ -206,6 +210,30 @@ async def multi_turn(client: Client) -> None:
     await client.post([user("I am Ada."), assistant("Hello Ada."), user("Who am I?")])
 
 
+async def compact_response(client: Client) -> None:
+    answer = await client.compact(model=client.model, input=[user("I am Ada."), assistant("Hi.")])
+    assert answer.status_code == 200, answer.text
+    assert compaction_complaint(answer.content) == ""
+    assert any(item["type"] == "compaction" for item in answer.json()["output"])
+
+
+async def compact_missing_model(client: Client) -> None:
+    answer = await client.compact(input=[user("I am Ada.")])
+    assert answer.status_code in (400, 422), answer.text
+    assert answer.json()["error"]["message"]
+
+
+async def websocket_compact_new_chain(client: Client) -> None:
+    """What `/compact` answers is the beginning of a new chain, over whichever transport."""
+    answer = await client.compact(model=client.model, input=[user("I am Ada."), assistant("Hi.")])
+    window = answer.json()["output"]
+    async with client.socket() as socket:
+        first = await client.answered(socket, [*window, user("Who am I?")], store=False)
+        await client.answered(
+            socket, [user("Are you sure?")], store=False, previous_response_id=first["id"]
+        )
+
+
 def _check_not_found(event: Event) -> None:
     assert event["type"] == "error", event
     assert (event["status"], event["error"]["code"]) == (400, "previous_response_not_found")
@@ -226,6 +254,9 @@ CASES: dict[str, Case] = {
         websocket_reconnect_store_false_recovery,
         websocket_previous_response_not_found,
         websocket_failed_continuation_evicts_cache,
+        websocket_compact_new_chain,
+        compact_response,
+        compact_missing_model,
         system_prompt,
         tool_calling,
         image_input,

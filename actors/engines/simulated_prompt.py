@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from turnwire.actors.engines.simulated_text import count
+from turnwire.pipelines.compaction import SUMMARIZE
 
 ITEM_TOKENS: Final = 4
 """What an item costs beside its texts."""
@@ -34,6 +35,15 @@ class Memory:
     before: "Memory | None"
     size_bytes: int
     """Of this and all before."""
+
+    def all(self) -> dict[str, str]:
+        """What holds now, the newest first."""
+        found: dict[str, str] = {}
+        memory: Memory | None = self
+        while memory is not None:
+            found = found | {key: memory.values[key] for key in memory.values if key not in found}
+            memory = memory.before
+        return found
 
     def value(self, key: str) -> str | None:
         memory: Memory | None = self
@@ -68,6 +78,8 @@ class Items:
     recall: str | None = None
     """The key asked for since the model's last item."""
     memory: Memory | None = None
+    summary: bool = False
+    """The last item asks for a summary of all."""
 
     @property
     def size_bytes(self) -> int:
@@ -105,7 +117,8 @@ def _with_item(before: Items, item: Mapping[str, Any]) -> Items:
     kind, role = item.get("type") or "message", item.get("role")
     texts = list(_texts(item))
     tokens = before.tokens + ITEM_TOKENS + sum(map(count, texts)) + _images(item)
-    after = replace(before, tokens=tokens, memory=_extended_memory(before.memory, texts))
+    memory = _extended_memory(before.memory, texts)
+    after = replace(before, tokens=tokens, memory=memory, summary=SUMMARIZE in texts)
     if kind.endswith("_output"):
         return replace(after, outputs=before.outputs + 1, recall=_asked(texts, before.recall))
     if kind == "message" and role != "assistant":

@@ -2,8 +2,8 @@
 
 With tools offered and no tool output after the last user message it calls the first function, or
 else the first custom tool; otherwise it answers in text. `recall:KEY` is answered with what
-`remember:KEY=VALUE` of the context says, or `unknown`. The same prompt and facts give the same
-answer.
+`remember:KEY=VALUE` of the context says, or `unknown`; a request for a summary with all of those.
+The same prompt and facts give the same answer.
 """
 
 import hashlib
@@ -163,6 +163,8 @@ def _document(schema: object, seed: int, filler_characters: int = 0) -> str:
 
 def _answer(question: Question) -> Passage:
     items, wanted = question.items, question.steering.output_tokens
+    if items.summary:
+        return Written(_summary(items))
     if items.recall is not None:
         remembered = items.memory.value(items.recall) if items.memory else None
         return Written(remembered or question.head.values.get(items.recall, "unknown"))
@@ -175,6 +177,13 @@ def _answer(question: Question) -> Passage:
     if question.agent and wanted is None and items.outputs:
         return Written(report(items.outputs))
     return Prose(_seed(question), wanted or DEFAULT_OUTPUT_TOKENS)
+
+
+def _summary(items: Items) -> str:
+    """What a simulated model knows of a conversation."""
+    needles = items.memory.all() if items.memory else {}
+    told = "".join(f" remember:{key}={value}" for key, value in needles.items())
+    return f"A conversation of {items.tokens} tokens.{told}"
 
 
 def _structured(schema: object, seed: int) -> str:

@@ -123,6 +123,11 @@ class Prepared(Message, frozen=True):
     rules: AnswerRules | None = None
     warnings: tuple[str, ...] = ()
     """What of the request the model does not get, in words for the client."""
+    compaction: Literal["", "only", "first", "count"] = ""
+    """The prompt asks for a summary, which is all of the response, or its first item; `count`: it
+    does not, but must be counted, and from `compact_threshold` tokens on `Summarize` comes first.
+    """
+    compact_threshold: int = 0
 
 
 class Commit(Message, frozen=True):
@@ -162,6 +167,37 @@ class Recall(Message, frozen=True):
 
     connection_id: str
     response_id: str
+
+
+class Summarize(Message, frozen=True):
+    """Ask for a summary first, in a turn prepared as `count`. Errors: NotFound."""
+
+    connection_id: str
+    response_id: str
+
+
+class Summarizing(Message, frozen=True):
+    """How the summary is asked for."""
+
+    facts: Facts
+    prompt: Prompt
+
+
+class Compact(Message, frozen=True):
+    """The summary is there: the turn's conversation begins with it now. Errors: NotFound."""
+
+    connection_id: str
+    response_id: str
+    item_id: str
+    summary: str
+
+
+class Compacted(Message, frozen=True):
+    """What the compaction item carries, and how the turn goes on, if it does."""
+
+    sealed: str
+    facts: Facts | None = None
+    prompt: Prompt | None = None
 
 
 class CountTokens(Message, frozen=True):

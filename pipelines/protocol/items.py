@@ -72,13 +72,25 @@ class Foreign(msgspec.Struct, frozen=True):
     call_id: str | None
 
 
+class Compaction(msgspec.Struct, frozen=True):
+    """`compaction`, or `compaction_summary`: stands for all that came before it."""
+
+    id: str
+    json: Json
+    sealed: str
+
+
 class Reference(msgspec.Struct, frozen=True):
     """`item_reference`: stands for an item that is in the context already."""
 
     id: str
 
 
-Item = Message | Call | CallOutput | Reasoning | Foreign
+class Trigger(msgspec.Struct, frozen=True):
+    """`compaction_trigger`: asks for a compaction item instead of an answer."""
+
+
+Item = Message | Call | CallOutput | Reasoning | Foreign | Compaction
 
 _PREFIX = {
     "message": "msg",
@@ -88,6 +100,7 @@ _PREFIX = {
     "custom_tool_call_output": "ctco",
     "reasoning": "rs",
     "compaction": "cmp",
+    "compaction_summary": "cmp",
 }
 _ROLES = ("user", "assistant", "system", "developer")
 
@@ -135,6 +148,10 @@ class _Reasoning(msgspec.Struct, frozen=True):
     encrypted_content: str | None = None
 
 
+class _Compaction(msgspec.Struct, frozen=True):
+    encrypted_content: Annotated[str, Meta(min_length=1)]
+
+
 class _Foreign(msgspec.Struct, frozen=True):
     call_id: Any = None
 
@@ -146,11 +163,15 @@ _function_calls = msgspec.json.Decoder(_FunctionCall)
 _custom_calls = msgspec.json.Decoder(_CustomCall)
 _outputs = msgspec.json.Decoder(_Output)
 _reasoning = msgspec.json.Decoder(_Reasoning)
+_compactions = msgspec.json.Decoder(_Compaction)
 _foreign = msgspec.json.Decoder(_Foreign)
 
 
-def parse_input(raw: Raw, random_bytes: RandomBytes) -> tuple[Item | Reference, ...]:
-    """`input`: a string, a list of items, or nothing. Raises InvalidRequest."""
+def parse_input(raw: Raw, random_bytes: RandomBytes) -> tuple[tuple[Item | Reference, ...], bool]:
+    """`input`: a string, a list of items, or nothing; and whether it ends with a `Trigger`.
+
+    Raises InvalidRequest.
+    """
     start = opening(raw)
     if start == b'"':
         text = content_text(raw, "input")
@@ -159,22 +180,40 @@ def parse_input(raw: Raw, random_bytes: RandomBytes) -> tuple[Item | Reference, 
             item_id.encode(),
             b'{"type":"input_text","text":%b}' % bytes(raw),
         )
-        return (Message(item_id, json, "user", text),)
+        return (Message(item_id, json, "user", text),), False
     if bytes(raw) == b"null":
-        return ()
+        return (), False
     if start != b"[":
         raise InvalidRequest("Invalid 'input': expected string or array of items.", "input")
-    return parse_items(raw, random_bytes, "input")
+    given = _given(raw, random_bytes, "input")
+    triggered = bool(given) and isinstance(given[-1], Trigger)
+    return _items(given[:-1] if triggered else given, "input"), triggered
 
 
 def parse_items(
     raw: Raw | Json, random_bytes: RandomBytes, at: str
 ) -> tuple[Item | Reference, ...]:
     """A list of items. Raises InvalidRequest about `at`, for example `input[2].content`."""
+    return _items(_given(raw, random_bytes, at), at)
+
+
+def _given(
+    raw: Raw | Json, random_bytes: RandomBytes, at: str
+) -> tuple[Item | Reference | Trigger, ...]:
     return tuple(
         _item(item, random_bytes, f"{at}[{index}]")
         for index, item in enumerate(read(_lists.decode, raw, at))
     )
+
+
+def _items(given: tuple[Item | Reference | Trigger, ...], at: str) -> tuple[Item | Reference, ...]:
+    for index, item in enumerate(given):
+        if isinstance(item, Trigger):
+            raise InvalidRequest(
+                f"Invalid '{at}[{index}]': a compaction_trigger can only be the last item.",
+                f"{at}[{index}]",
+            )
+    return tuple(item for item in given if not isinstance(item, Trigger))
 
 
 def kept_items(items: Json) -> tuple[Item, ...]:
@@ -234,13 +273,15 @@ def characters(item: Item) -> int:
             return len(item.json)
 
 
-def _item(raw: Raw, random_bytes: RandomBytes, at: str) -> Item | Reference:
+def _item(raw: Raw, random_bytes: RandomBytes, at: str) -> Item | Reference | Trigger:
     wire = read(_kinds.decode, raw, at)
     kind = wire.type or "message"
     if kind == "item_reference":
         if not wire.id:
             raise InvalidRequest(f"Invalid '{at}.id': it is required.", f"{at}.id")
         return Reference(wire.id)
+    if kind == "compaction_trigger":
+        return Trigger()
     check_portable(raw, at)
     item_id = wire.id or new_id(_PREFIX.get(kind, "item"), random_bytes)
     json = _complete(bytes(raw), wire, kind, item_id)
@@ -260,6 +301,9 @@ def _item(raw: Raw, random_bytes: RandomBytes, at: str) -> Item | Reference:
         case "reasoning":
             thought = read(_reasoning.decode, raw, at)
             return Reasoning(item_id, json, thought.encrypted_content or "")
+        case "compaction" | "compaction_summary":
+            sealed = read(_compactions.decode, raw, at).encrypted_content
+            return Compaction(item_id, json, sealed)
         case _:
             call_id = read(_foreign.decode, raw, at).call_id
             return Foreign(item_id, json, kind, call_id if isinstance(call_id, str) else None)

@@ -71,11 +71,17 @@ class Request(msgspec.Struct, frozen=True):
     store: bool
     stream: bool
     background: bool
+    compacts: bool
+    """The input ends with a `compaction_trigger`."""
+    compact_threshold: int | None
+    """Tokens of the context from which on it is compacted before the answer."""
     prompt_cache_key: str | None
     safety_identifier: str | None
     user: str | None
     sent: Json | None = None
     """The input as it came, a run of items, where what was sealed in it is opened in `input`."""
+    window: int = 0
+    """So many of the first items stand for a compaction item and all before it."""
 
     @property
     def names_what_is_before(self) -> bool:
@@ -117,7 +123,10 @@ class RequestParser:
         model = _model(body)
         _refuse_unservable(body)
         _check_background(body, transport)
-        items = parse_input(body.input, self._random_bytes)
+        items, triggered = parse_input(body.input, self._random_bytes)
+        generate = body.generate is not False and not _prewarms(body)
+        if triggered and not generate:
+            raise InvalidRequest("A warm-up cannot compact: leave 'generate' out.", "generate")
         self._check_size(items)
         tools = self._tools.get(body.tools)
         text, text_format, verbosity = _text(bytes(body.text))
@@ -149,7 +158,9 @@ class RequestParser:
             truncation=body.truncation or "disabled",
             metadata=body.metadata or {},
             include=tuple(body.include or ()),
-            generate=body.generate is not False and not _prewarms(body),
+            generate=generate,
+            compacts=triggered,
+            compact_threshold=_compact_threshold(body),
             store=body.store is not False,
             # On the socket clients send any value, although it means nothing there.
             stream=transport == "http" and bool(read(_booleans.decode, body.stream, "stream")),
@@ -179,6 +190,11 @@ def _model(body: Body) -> str:
 
 def _prewarms(body: Body) -> bool:
     return body.prompt_cache_options is not None and body.prompt_cache_options.prewarm is True
+
+
+def _compact_threshold(body: Body) -> int | None:
+    rules = body.context_management or ()
+    return min((at for rule in rules if (at := rule.compact_threshold)), default=None)
 
 
 def _refuse_unservable(body: Body) -> None:

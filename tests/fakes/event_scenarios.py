@@ -57,6 +57,13 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     },
     "JSON schema": json_schema(SCHEMA),
     "effort": {"reasoning": {"effort": "minimal", "summary": "auto"}},
+    "sealed reasoning": {
+        "include": ["reasoning.encrypted_content"],
+        "metadata": {"sim.reasoning_tokens": "6"},
+    },
+    "compaction": {
+        "input": [{"role": "user", "content": "hello"}, {"type": "compaction_trigger"}],
+    },
     "unknown model": {"model": "unknown"},
     "steer": {"type": "response.steer", "previous_response_id": "resp_1"},
 }

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Union
 
 import openresponses_types.types as open_responses
-from openai.types.responses import Response
+from openai.types.responses import CompactedResponse, Response
 from openai.types.responses.responses_server_event import ResponsesServerEvent
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -27,6 +27,8 @@ RESPONSES = {
     "Open Responses": TypeAdapter(open_responses.ResponseResource),
 }
 
+_COMPACTIONS = TypeAdapter(CompactedResponse), TypeAdapter(open_responses.CompactResource)
+
 
 @lru_cache(maxsize=4096)
 def complaint(validator: str, event: bytes) -> str:
@@ -37,6 +39,11 @@ def complaint(validator: str, event: bytes) -> str:
 def response_complaint(validator: str, response: bytes) -> str:
     """What is wrong with a response object; empty when nothing is."""
     return _complaint(RESPONSES[validator], response)
+
+
+def compaction_complaint(answer: bytes) -> str:
+    """What is wrong with an answer of `/responses/compact`, for either; empty when nothing is."""
+    return "".join(_complaint(adapter, answer) for adapter in _COMPACTIONS)
 
 
 def _complaint(adapter: "TypeAdapter[object]", document: bytes) -> str:

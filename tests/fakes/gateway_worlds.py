@@ -10,6 +10,7 @@ import orjson
 from local_storage import LocalStorage
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from scripted_ports import (
+    KEYRING,
     MODEL,
     FakeLeases,
     FakeLedger,
@@ -97,6 +98,7 @@ class Opener:
             leases=leases,
             models=lambda: simulated.models if simulated else (MODEL,),
             ready=lambda: ready,
+            keyring=KEYRING,
         )
         gateway = Gateway(
             settings or GatewaySettings(port=0), safety or SafetySettings(policy="off"), ports

@@ -148,6 +148,14 @@ class LocalConnection:
         await self._world.step("recall")
         return self.state.recall(command)
 
+    async def summarize(self, command: m.Summarize) -> m.Summarizing:
+        await self._world.step("summarize")
+        return self.state.summarize(command)
+
+    async def compact(self, command: m.Compact) -> m.Compacted:
+        await self._world.step("compact")
+        return self.state.compact(command)
+
     def commit(self, command: m.Commit) -> None:
         self._world.commits.append(command)
         self.state.commit(command)

@@ -330,7 +330,7 @@ def _words(item: dict[str, Any]) -> str:
         case "message":
             content = item["content"]
             texts = [content] if isinstance(content, str) else [p.get("text", "") for p in content]
-            return f"{item['role']}: {' '.join(texts)}"
+            return f"{item['role']}: {' '.join(texts)}".replace("\n", " ")
         case "function_call":
             return f"call {item['name']} {item['arguments']}"
         case "function_call_output":

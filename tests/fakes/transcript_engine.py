@@ -73,7 +73,10 @@ class DirectedEngine:
                 return [[m.PrefixMissing()]]
             case "stop" | "length" | "content_filter" | "cancelled":
                 finish: Any = "tool_calls" if verb == "stop" and answer.calls else verb
-                return [[m.GenerationFinished(finish, answer.counts())]]
+                ending = m.GenerationFinished(finish, answer.counts())
+                # What follows, if anything, is another generation of the same turn.
+                answer.output_tokens = 0
+                return [[ending]]
             case "fail":
                 return [_FAILURES[words]()]
         raise AssertionError(f"there is no directive {verb!r}")
@@ -88,6 +91,10 @@ class DirectedEngine:
             m.CallProduced(*call, arguments[:half], answer.counts(1)),
             m.CallProduced(*call, arguments[half:], answer.counts(1), finished=True),
         ]
+
+    async def count(self, worker: m.Endpoint, command: m.CountPrompt) -> m.TokenCount:
+        """A token a byte."""
+        return m.TokenCount(len(command.prompt.items))
 
     @asynccontextmanager
     async def generate(

@@ -191,7 +191,8 @@ async def test_a_whole_response_over_http_fits_the_setting_too(
         for scenario in set(SCENARIOS) - ON_SOCKETS_ONLY - others:
             answer = await client.post("/responses", content=frame(scenario, store=True))
             assert response_complaint(validator, answer.content) == ""
-            stored = await client.get(f"/responses/{answer.json()['id']}")
+            asked = {"include": "reasoning.encrypted_content"}
+            stored = await client.get(f"/responses/{answer.json()['id']}", params=asked)
             assert stored.content == answer.content
 
 

@@ -43,7 +43,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_what_a_turn_brings_tells_how_it_continues(case: Case) -> None:
-    items = parse_input(Raw(json.dumps(case.items).encode()), bytes)
+    items, _ = parse_input(Raw(json.dumps(case.items).encode()), bytes)
     assert continuation(case.parent, items, parent_here=case.parent_here) == case.expected
 
 

@@ -7,6 +7,7 @@ import pytest
 from turnwire.pipelines.protocol.items import (
     Call,
     CallOutput,
+    Compaction,
     Foreign,
     Item,
     Message,
@@ -80,7 +81,7 @@ def test_tool_outputs_may_be_text_or_parts() -> None:
         ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}, Call, "fc_"),
         ({"type": "custom_tool_call", "call_id": "c", "name": "f", "input": ""}, Call, "ctc_"),
         ({"type": "reasoning", "summary": [], "encrypted_content": None}, Reasoning, "rs_"),
-        ({"type": "compaction", "encrypted_content": "x"}, Foreign, "cmp_"),
+        ({"type": "compaction", "encrypted_content": "x"}, Compaction, "cmp_"),
         ({"type": "web_search_call", "action": {"name": 3}}, Foreign, "item_"),
         ({"type": "local_shell_call", "call_id": 3, "content": {}}, Foreign, "item_"),
     ],
