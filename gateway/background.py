@@ -55,6 +55,8 @@ class BackgroundTurns:
         turn = BackgroundTurn(self._serving, request, self._owner, observed)
         self._running[turn.id] = turn
         turn.task = self._tasks.start(self._run(turn, request.tenant, headers))
+        # Also of one that is cancelled before it ran at all.
+        turn.task.add_done_callback(lambda _: self._over(turn))
         await asyncio.shield(turn.begun)
         return turn
 
@@ -89,9 +91,11 @@ class BackgroundTurns:
         except ApiError as error:
             turn.refuse(error)
         finally:
-            turn.close()
             serving.clients.leave(turn)
-            del self._running[turn.id]
+
+    def _over(self, turn: BackgroundTurn) -> None:
+        turn.close()
+        del self._running[turn.id]
 
     async def _renew(self) -> None:
         while True:

@@ -1,7 +1,7 @@
 """A response's events to one client that follows it, as server-sent events."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 import msgspec
@@ -20,24 +20,32 @@ from turnwire.pipelines.protocol.errors import ApiError, Overloaded
 Pages = AsyncGenerator[tuple[m.Json, ...], None]
 
 
-async def followed(store: BackgroundStore, command: m.FollowBackground, patience_s: float) -> Pages:
+async def followed(
+    store: BackgroundStore,
+    command: m.FollowBackground,
+    patience_s: float,
+    now_s: Callable[[], float],
+) -> Pages:
     """All events behind `after`, as they come. The first page may be empty, and comes at once.
 
-    A storage that is lost is followed again, for `patience_s` at most. Raises what it refuses.
+    A storage that is lost is followed again, for `patience_s` at most: a response may have been
+    silent for longer. Raises what it refuses.
     """
-    now_s = asyncio.get_running_loop().time
-    backoff, begun, heard_s = Backoff(), False, now_s()
+    backoff, begun = Backoff(), False
+    give_up_s: float | None = None
     while True:
         try:
             async with store.follow(command) as pages:
                 async for page in pages:
-                    begun, heard_s = True, now_s()
+                    begun, give_up_s = True, None
                     backoff.reset()
                     command = msgspec.structs.replace(command, after=page.last)
                     yield page.events
             return
         except Overloaded:
-            if not begun or now_s() - heard_s > patience_s:
+            if give_up_s is None:
+                give_up_s = now_s() + patience_s
+            if not begun or now_s() > give_up_s:
                 raise
         await asyncio.sleep(backoff.next_s())
 

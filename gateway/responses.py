@@ -68,9 +68,15 @@ class ResponsePages:
 
     async def delete(self, request: Request, principal: Principal) -> object:
         response_id = _response_id(request)
-        await self._serving.ports.store.delete(m.Delete(principal.tenant, response_id))
+        leases = self._serving.ports.leases
+        try:
+            await self._serving.ports.store.delete(m.Delete(principal.tenant, response_id))
+        except NotFound:
+            # One that had to be sent again finds nothing, and nobody was told yet.
+            leases.forget(principal.tenant, response_id)
+            raise
         self._turns.stop(response_id)
-        self._serving.ports.leases.forget(principal.tenant, response_id)
+        leases.forget(principal.tenant, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
     async def _streamed(self, tenant: str, response_id: str, after: int | None) -> EventStream:
@@ -93,7 +99,8 @@ class ResponsePages:
         """Raises what storage refuses, before anything is sent."""
         serving = self._serving
         patience_s = serving.settings.background.storage_wait_s
-        pages = followed(serving.ports.background, command, patience_s)
+        store, now_s = serving.ports.background, serving.clock.now_s
+        pages = followed(store, command, patience_s, now_s)
         return await EventStream(command.response_id, pages, serving.clients, self._turns).begun()
 
 

@@ -1,5 +1,6 @@
 """Items of a stored response or a conversation, a page at a time, as clients list them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from turnwire.pipelines.protocol.include import shown_item
 
 MAX_PAGE = 100
 DEFAULT_PAGE = 20
+_LIMIT = re.compile(r"[0-9]{1,9}\Z")
 
 _HAVE_STATUS = frozenset(
     {
@@ -43,7 +45,7 @@ _named = msgspec.json.Decoder(_Named)
 def page_query(given: Mapping[str, str]) -> PageQuery:
     """From the parameters of a URL; others are ignored. Raises InvalidRequest."""
     limit, order = given.get("limit", str(DEFAULT_PAGE)), given.get("order", "desc")
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_PAGE):
+    if not (_LIMIT.match(limit) and 1 <= int(limit) <= MAX_PAGE):
         raise InvalidRequest(
             f"Invalid 'limit': expected a whole number from 1 to {MAX_PAGE}.", "limit"
         )

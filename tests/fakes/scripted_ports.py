@@ -321,6 +321,8 @@ class FakeLeases:
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     open_leases: int = 0
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    forgotten: list[tuple[str, str]] = field(default_factory=list)
+    """Tenant and id, of responses and conversations."""
     _shared: dict[str, LocalConnection] = field(default_factory=dict)
     _open: list[LocalConnection] = field(default_factory=list)
     """All of `lease`, also those that ended."""
@@ -329,6 +331,7 @@ class FakeLeases:
     prompt_checks = 0, 0
 
     def forget(self, tenant: str, response_id: str, conversation_id: str | None = None) -> None:
+        self.forgotten.append((tenant, conversation_id or response_id))
         for connection in (*self._open, *self._shared.values()):
             if connection.tenant != tenant:
                 continue

@@ -13,7 +13,11 @@ from local_storage import LocalStorage
 from scripted_ports import World, says
 from turn_worlds import check_event, check_events
 
+from turnwire.gateway.caller import caller_of
+from turnwire.gateway.observation import ObservedTurn
 from turnwire.pipelines.config import BackgroundSettings, GatewaySettings
+from turnwire.pipelines.protocol.errors import Overloaded
+from turnwire.pipelines.turn_request import TurnRequest
 
 QUICK = BackgroundSettings(flush_s=0.001, renew_s=0.05)
 
@@ -467,3 +471,28 @@ async def test_another_tenant_does_not_see_it(
         with pytest.raises(openai.NotFoundError):
             await theirs.responses.retrieve(response_id, stream=True)
         assert (await polled(ours, response_id)).status == "completed"
+
+
+async def test_a_delete_that_was_carried_out_before_is_told_to_connections(town: Town) -> None:
+    async with town.httpx() as http:
+        assert (await http.delete("/responses/resp_1")).status_code == 404
+    assert town.leases.forgotten == [("local", "resp_1")]
+
+
+async def test_a_gateway_that_closes_refuses_what_had_not_begun_to_run(town: Town) -> None:
+    turns = town.gateway._background
+    serving = town.gateway._serving
+    caller = caller_of({}, "http", "local")
+    frame = orjson.dumps({"model": "scripted", "input": "x", "background": True})
+    serving.inbound.take(len(frame))
+    request = TurnRequest("resp_1", frame, "local", "none", "scripted", "http")
+    creating = asyncio.create_task(
+        turns.create(request, ObservedTurn(serving.observation, caller), {})
+    )
+    closing = asyncio.create_task(turns.close())
+    async with asyncio.timeout(20):
+        with pytest.raises(Overloaded):
+            await creating
+        await closing
+    assert len(turns) == 0
+    assert town.held == {0}

@@ -92,8 +92,10 @@ async def test_a_page_begins_behind_the_item_named(client: httpx.AsyncClient) ->
     ("query", "param"),
     [
         *((f"limit={value}", "limit") for value in ("0", "101", "-1", "1.5", "many", "", "9" * 99)),
+        *((f"limit={value}", "limit") for value in ("0000000019999", "000000001" + "0" * 5000)),
         ("order=up", "order"),
         ("after=msg_unknown", "after"),
+        ("after=msg_%00", "after"),
     ],
 )
 async def test_a_wrong_page_is_refused(client: httpx.AsyncClient, query: str, param: str) -> None:
