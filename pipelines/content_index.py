@@ -96,24 +96,23 @@ class ContentIndex(Generic[Turn]):
         past = self._nodes.get(before.said)
         if (past is None and before.said) or response_id in self._forgotten:
             return False
-        if content.said == before.said or not self._max_bytes:
+        held_bytes = size_bytes + _OVERHEAD_BYTES
+        if content.said == before.said or held_bytes > self._max_bytes:
             return False
         known = self._nodes.get(content.said)
         if known is not None:
             self._touch(known)
             if known.before is past:
-                self._replace(known, content, response_id, turn)
-            return True
-        node = _Node(content, past, response_id, turn, size_bytes + _OVERHEAD_BYTES)
+                self._replace(known, _Node(content, past, response_id, turn, held_bytes))
+            return self._shrunk(content)
+        node = _Node(content, past, response_id, turn, held_bytes)
         self._nodes[content.said] = self._leaves[content.said] = node
         self._by_response[response_id] = node
         self.size_bytes += node.size_bytes
         if past is not None:
             past.children += 1
             self._leaves.pop(past.content.said, None)
-        while self.size_bytes > self._max_bytes:
-            self.drop_oldest()
-        return content.said in self._nodes
+        return self._shrunk(content)
 
     def longest(self, conversation: Sequence[Content]) -> tuple[int, Turn] | None:
         """How many of these items are known, and the turn that ends with the last of them."""
@@ -169,11 +168,18 @@ class ContentIndex(Generic[Turn]):
         if node.content.said in self._leaves:
             self._leaves.move_to_end(node.content.said)
 
-    def _replace(self, node: _Node[Turn], content: Content, response_id: str, turn: Turn) -> None:
+    def _shrunk(self, content: Content) -> bool:
+        """Makes room. Is that turn still there?"""
+        while self.size_bytes > self._max_bytes:
+            self.drop_oldest()
+        return content.said in self._nodes
+
+    def _replace(self, node: _Node[Turn], newer: _Node[Turn]) -> None:
         self._by_response.pop(node.response_id, None)
-        node.content, node.response_id, node.turn = content, response_id, turn
-        node.findable = True
-        self._by_response[response_id] = node
+        self.size_bytes += newer.size_bytes - node.size_bytes
+        node.content, node.response_id, node.turn = newer.content, newer.response_id, newer.turn
+        node.size_bytes, node.findable = newer.size_bytes, True
+        self._by_response[node.response_id] = node
 
     def _drop(self, node: _Node[Turn] | None) -> None:
         """A turn that none follows, and then those before it that were deleted."""

@@ -12,6 +12,7 @@ from turnwire.pipelines.content_index import Content, ContentIndex, contents
 from turnwire.pipelines.continuity import made_by_model
 from turnwire.pipelines.lineage import Checkpoint, Mark, content_of, context_of
 from turnwire.pipelines.messages import Collected, ContentUnknown, KnownTurn
+from turnwire.pipelines.protocol.codec import fingerprint
 from turnwire.pipelines.protocol.items import Item, Reference, asks, kept_items
 
 _COLLECTED_BYTES = 16 * 1024 * 1024
@@ -123,12 +124,22 @@ def _known(turn: Checkpoint) -> KnownTurn:
         prompt=None if mark is None else (mark.key, mark.model, mark.head, mark.tokens),
         rendered=turn.rendered,
         effort=turn.effort,
+        behind=_sent(turn.parent),
     )
+
+
+def _sent(turn: Checkpoint | None) -> bytes:
+    """Names the prompt of a turn and what was sampled behind it; empty where that is not known."""
+    if turn is None or turn.mark is None:
+        return b""
+    return fingerprint(turn.mark.key + turn.finish.encode() + turn.sampled)
 
 
 def _checkpoint(turn: KnownTurn, before: Checkpoint | None) -> Checkpoint:
     given, answer = kept_items(turn.input), kept_items(turn.output)
     context = context_of(before).plus(given, turn.input).plus(answer, turn.output)
+    # What was said before may be the same, and have been thought or sampled otherwise.
+    is_behind = before is None or turn.behind == _sent(before) != b""
     return Checkpoint(
         response_id=turn.response_id,
         parent=before,
@@ -141,7 +152,7 @@ def _checkpoint(turn: KnownTurn, before: Checkpoint | None) -> Checkpoint:
         output=turn.output,
         sampled=turn.sampled,
         finish=turn.finish,
-        mark=None if turn.prompt is None else Mark(*turn.prompt),
+        mark=Mark(*turn.prompt) if turn.prompt is not None and is_behind else None,
         rendered=dict(turn.rendered),
         asked=any(map(asks, given)),
         content=Content(turn.said, turn.thought),

@@ -35,6 +35,8 @@ class KnownTurn(Message, frozen=True):
     """Key, model, head and length of the prompt as it was sent."""
     rendered: dict[str, TokenIds]
     effort: str | None = None
+    behind: bytes = b""
+    """Names what its prompt was sent behind: of two turns that said the same, only one."""
 
     @property
     def size_bytes(self) -> int:

@@ -239,9 +239,20 @@ def test_the_longest_unused_goes_and_never_before_what_follows_it() -> None:
 
 def test_what_is_larger_than_all_is_not_kept_nor_what_follows_it() -> None:
     index: ContentIndex[str] = ContentIndex(5000)
+    assert keep(index, "x", size_bytes=488)
     assert not keep(index, "a", size_bytes=5000)
     assert not keep(index, "a", "b")
-    assert (len(index), index.size_bytes) == (0, 0)
+    assert (len(index), index.size_bytes) == (1, 1000)
+
+
+def test_a_turn_that_replaces_another_counts_with_its_own_size() -> None:
+    index: ContentIndex[str] = ContentIndex(5000)
+    assert keep(index, "a", size_bytes=88)
+    assert keep(index, "x", size_bytes=1488)
+    assert keep(index, "a", size_bytes=2488)
+    assert index.size_bytes == 5000
+    assert keep(index, "a", size_bytes=3488)
+    assert (index.longest(said("x")), index.size_bytes) == (None, 4000)
 
 
 def test_of_two_with_the_same_content_the_newer_is_found() -> None:

@@ -4,11 +4,12 @@
 from typing import Any
 
 import pytest
+from scripted_ports import KEYRING
 
 from turnwire.pipelines import remembered
 from turnwire.pipelines.config import ConnectionSettings
 from turnwire.pipelines.connection import ConnectionState
-from turnwire.pipelines.messages import Collected, ContentUnknown, Model
+from turnwire.pipelines.messages import Collected, ContentUnknown, Model, Recall
 from turnwire.pipelines.node_index import NodeIndex
 from turnwire.pipelines.protocol.items import Item, kept_items
 from turnwire.pipelines.remembered import Remembered
@@ -85,6 +86,29 @@ def test_an_actor_goes_on_where_its_own_knowledge_ends(new_talk: Any, item_model
     assert len(after.turn.ancestors()) == 2
     # What was learned is not handed back.
     assert names(short.collect(0)) == ["resp_a_1"]
+
+
+def test_turns_that_said_the_same_are_not_taken_for_each_other(
+    new_talk: Any, token_model: Model
+) -> None:
+    """The answer was sampled in other tokens here, so a prompt behind it is not that of theirs."""
+    talk, other = new_talk(token_model), new_talk(token_model)
+    known, ours = Remembered(1 << 20), Remembered(1 << 20)
+    for one, remembers, sampled in ((talk, known, (9, 8, 7, 2)), (other, ours, (5, 6, 2))):
+        one.state = ConnectionState(
+            "acme", ConnectionSettings(), bytes, remembered=remembers, keyring=KEYRING
+        )
+        one.create("resp_1", input="hello")
+        one.answer("resp_1", sampled=sampled)
+    other.engine = talk.engine
+    talk.turn("resp_2", previous_response_id="resp_1", input=" world")
+    ours.learn(known.collect(0).turns[1:])
+    history = [("user", "hello"), ("assistant", "fine"), ("user", " world"), ("assistant", "fine")]
+    items = [{"role": role, "content": content} for role, content in (*history, ("user", "the"))]
+    assert other.create("resp_3", input=items).repeated_items == 4
+    sent = other.prompt
+    whole = other.state.recall(Recall("c", "resp_3"))
+    assert other.engine.take(whole) == sent
 
 
 def test_tenants_know_nothing_of_each_other(new_talk: Any, item_model: Model) -> None:
