@@ -59,9 +59,16 @@ class EventStream(Response):
     """Sends pages until there are no more or the client leaves; a slow client is waited for."""
 
     def __init__(
-        self, response_id: str, pages: Pages, clients: Clients, turns: BackgroundTurns
+        self,
+        response_id: str,
+        pages: Pages,
+        clients: Clients,
+        turns: BackgroundTurns,
+        over: Callable[[], None],
     ) -> None:
+        """`over` is called once it is sent, or cannot be."""
         super().__init__()
+        self._over = over
         self._id = response_id
         self._pages = pages
         self._first: tuple[m.Json, ...] = ()
@@ -85,6 +92,7 @@ class EventStream(Response):
                 leaving.cancel()
         finally:
             self._clients.leave(self)
+            self._over()
 
     async def _send(self, send: Send) -> None:
         await send(head(self._id, EVENT_STREAM))

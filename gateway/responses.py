@@ -1,7 +1,8 @@
 """What is asked of a response after it was created: to be shown, streamed, cancelled, deleted."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -38,7 +39,8 @@ class ResponsePages:
         """The answer to a request with `background`. Raises what it is refused with."""
         turn = await self._turns.create(request, observed, headers)
         if turn.streams:
-            return await self._stream_of(m.FollowBackground(turn.tenant, turn.id))
+            # The request that makes a response has its place already.
+            return await self._stream_of(m.FollowBackground(turn.tenant, turn.id), lambda: None)
         answer = {"x-request-id": turn.id, "cache-control": "no-store"}
         return Response(turn.recorder.accepted, 200, answer, "application/json")
 
@@ -48,7 +50,8 @@ class ResponsePages:
         after = _after(query.get("starting_after"))
         response_id = _response_id(request)
         if _flag(query.get("stream", "")):
-            return await self._streamed(principal.tenant, response_id, after)
+            with self._placed() as over:
+                return await self._streamed(principal.tenant, response_id, after, over)
         command = m.Fetch(principal.tenant, response_id)
         return shown((await self._serving.ports.store.fetch(command)).response, asked)
 
@@ -79,12 +82,25 @@ class ResponsePages:
         leases.forget(principal.tenant, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
-    async def _streamed(self, tenant: str, response_id: str, after: int | None) -> EventStream:
+    @contextmanager
+    def _placed(self) -> Iterator[Callable[[], None]]:
+        """A stream takes a place among all connections, until it is over or never comes to be."""
+        places = self._serving.places
+        places.take()
+        try:
+            yield places.give_back
+        except BaseException:
+            places.give_back()
+            raise
+
+    async def _streamed(
+        self, tenant: str, response_id: str, after: int | None, over: Callable[[], None]
+    ) -> EventStream:
         """The events as they were sent. Where they are not kept, those of the finished object."""
         serving = self._serving
         command = m.FollowBackground(tenant, response_id, -1 if after is None else after)
         try:
-            return await self._stream_of(command)
+            return await self._stream_of(command, over)
         except (NotFound, EventsGone) as error:
             stored = await serving.ports.store.fetch(m.Fetch(tenant, response_id))
             if is_running(stored.response):
@@ -93,15 +109,18 @@ class ResponsePages:
                 raise _no_numbers(stored.response, error) from None
         reasoning = reasoning_kind(serving.settings.reasoning_events)
         pages = at_once(replayed(stored.response, reasoning))
-        return EventStream(response_id, pages, serving.clients, self._turns)
+        return EventStream(response_id, pages, serving.clients, self._turns, over)
 
-    async def _stream_of(self, command: m.FollowBackground) -> EventStream:
+    async def _stream_of(
+        self, command: m.FollowBackground, over: Callable[[], None]
+    ) -> EventStream:
         """Raises what storage refuses, before anything is sent."""
         serving = self._serving
         patience_s = serving.settings.background.storage_wait_s
         store, now_s = serving.ports.background, serving.clock.now_s
         pages = followed(store, command, patience_s, now_s)
-        return await EventStream(command.response_id, pages, serving.clients, self._turns).begun()
+        stream = EventStream(command.response_id, pages, serving.clients, self._turns, over)
+        return await stream.begun()
 
 
 def _response_id(request: Request) -> str:

@@ -28,7 +28,7 @@ class ByteBudget:
 
 
 class Places:
-    """Clients served at once: sockets, and HTTP requests that make a response."""
+    """Clients served at once: sockets, and HTTP requests that make or follow a response."""
 
     def __init__(self, max_places: int) -> None:
         self.max_places = max_places

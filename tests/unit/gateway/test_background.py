@@ -496,3 +496,27 @@ async def test_a_gateway_that_closes_refuses_what_had_not_begun_to_run(town: Tow
         await closing
     assert len(turns) == 0
     assert town.held == {0}
+
+
+async def test_a_stream_takes_a_place_as_long_as_it_runs(
+    storage: LocalStorage, opener: Opener
+) -> None:
+    most = settings().model_copy(update={"max_connections": 1})
+    town = await opener.open(settings=most, storage=storage)
+    hanging(town)
+    async with town.openai() as client, town.httpx() as http:
+        response_id = await begun(client)
+        path = f"/responses/{response_id}?stream=true"
+        async with http.stream("GET", path) as stream:
+            assert stream.status_code == 200
+            refused = await http.get(path)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (
+                *(503, "server_is_overloaded"),
+            )
+            await client.responses.cancel(response_id)
+            await stream.aread()
+        assert (await http.get("/responses/resp_1?stream=true")).status_code == 404
+        check_events(await streamed(http, path))
+        body = {"model": "scripted", "input": "x", "background": True, "stream": True}
+        assert (await http.post("/responses", json=body)).status_code == 200
+    assert town.gateway.held()["places"] == 0
