@@ -3,6 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from postgres import rows_of
 
@@ -92,6 +93,40 @@ async def test_an_append_is_at_its_version_and_once(world: "World", database_url
     assert rows_of(database_url, "select response_id from responses") == []
     with pytest.raises(NotFound):
         await channel.call(m.AppendTurn("blue", "conv_1", 1, turn("r3")))
+
+
+async def test_a_background_response_ends_and_is_appended_in_one_commit(
+    world: "World", database_url: str
+) -> None:
+    channel = await world.run(storage(database_url))
+    await made(channel)
+    owner, running, over = (
+        "gateway_1",
+        b'{"status":"queued","background":true}',
+        b'{"status":"completed"}',
+    )
+    for id in ("r1", "r2"):
+        await channel.call(
+            m.BeginBackground("red", id, owner, 7, running, listed(f"{id}_in"), (b"{}",), 10, 9)
+        )
+
+    def end(id: str) -> m.EndBackground:
+        appended = append(id, 0, save=save(id))
+        return m.EndBackground("red", id, owner, 1, (over,), "completed", over, None, appended)
+
+    lost = msgspec.structs.replace(append("r1", 0, save=save("r1")), conversation_id="conv_2")
+    with pytest.raises(NotFound):
+        await channel.call(msgspec.structs.replace(end("r1"), append=lost))
+    for _ in range(2):
+        assert await channel.call(end("r1")) == m.Recorded(accepted=True)
+    with pytest.raises(ConversationLocked):
+        await channel.call(end("r2"))
+    # What was refused has changed nothing, so it can still end in another way.
+    assert await channel.call(m.Fetch("red", "r2")) == m.Stored(running, listed("r2_in"))
+    assert await channel.call(m.CancelBackground("red", "r2"))
+    assert await channel.call(end("r2")) == m.Recorded(accepted=False)
+    assert await ids_in(channel) == ["r1_in", "r1_out"]
+    assert rows_of(database_url, "select response_id from responses") == [("r1",)]
 
 
 async def test_of_many_appends_at_once_one_is_taken_whole(
