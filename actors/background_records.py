@@ -126,10 +126,9 @@ class BackgroundRecords:
         row = _row(transaction.connection, _key_of(write))
         if row is None or row.ended_at_ms is not None or row.owner != write.owner:
             return m.Recorded(accepted=False)
-        changed: dict[str, Any] = {
-            "status": write.status,
-            "lease_until_ms": self._lease_until_ms(write.lease_s),
-        }
+        changed: dict[str, Any] = {"status": write.status}
+        if write.lease_s:
+            changed["lease_until_ms"] = self._lease_until_ms(write.lease_s)
         if write.response is not None:
             changed["response"] = write.response
         self._extend(transaction.connection, row, write.first, write.events, changed)

@@ -47,7 +47,7 @@ class RecordEvents(Message, frozen=True):
     response: Json | None = None
     """The response object, when its status has changed."""
     lease_s: float = 0.0
-    """It renews the lease, too."""
+    """It renews the lease, too; 0: it does not."""
 
 
 class EndBackground(Message, frozen=True):

@@ -29,7 +29,6 @@ def stored_server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
         "TURNWIRE_MODELS": DEFAULT_MODELS,
         "TURNWIRE_GATEWAY__REPLICAS": str(REPLICAS),
         "TURNWIRE_GATEWAY__PORT": str(free_port()),
-        "TURNWIRE_GATEWAY__BACKGROUND__LEASE_S": "4",
         "TURNWIRE_STORAGE__REPLICAS": str(REPLICAS),
         "TURNWIRE_STORAGE__URL": postgres.database(),
     }
