@@ -145,6 +145,30 @@ def test_one_is_cancelled_and_its_gateway_stops_it(
         assert client.responses.retrieve(response_id).status == "cancelled"
 
 
+def test_a_chain_is_compacted_and_goes_on_through_another_connection(
+    stored_server: RunningServer, stack: ExitStack
+) -> None:
+    here, there = two_clients(stored_server, stack)
+    first = here.responses.create(model="sim-max", input="remember:color=blue " + "and more " * 99)
+    compacted = there.responses.compact(model="sim-max", previous_response_id=first.id)
+    window: list[Any] = [item.model_dump(exclude_none=True) for item in compacted.output]
+    window.append({"role": "user", "content": "recall:color"})
+    answer = there.responses.create(model="sim-max", input=window, background=True)
+    assert polled(here, answer.id).output_text == "blue"
+    trigger: Any = {"type": "compaction_trigger"}
+    summary = here.responses.create(
+        model="sim-max", input=[trigger], previous_response_id=answer.id, background=True
+    )
+    assert [item.type for item in polled(there, summary.id).output] == ["compaction"]
+    last = there.responses.create(
+        model="sim-max", input="recall:color", previous_response_id=summary.id
+    )
+    assert last.output_text == "blue"
+    assert first.usage is not None
+    assert last.usage is not None
+    assert last.usage.input_tokens < first.usage.input_tokens
+
+
 @only_postgresql
 def test_all_that_a_killed_gateway_ran_ends_and_nothing_else_is_touched(
     stored_server: RunningServer, stack: ExitStack

@@ -11,6 +11,7 @@ import pytest
 from gateway_worlds import Opener, Town
 from local_storage import LocalStorage
 from scripted_ports import World, says
+from simulated_ports import SimulatedPorts
 from turn_worlds import check_event, check_events
 
 from turnwire.gateway.caller import caller_of
@@ -270,6 +271,26 @@ async def test_one_that_is_cancelled_leaves_its_conversation_as_it_was(
     await town.world.closed.wait()
     assert await texts(client, made.id) == []
     assert (await polled(client, await begun(client, conversation=made.id))).output_text
+
+
+async def test_it_compacts_a_conversation_of_its_own(storage: LocalStorage, opener: Opener) -> None:
+    town = await opener.open(settings=settings(), simulated=SimulatedPorts(), storage=storage)
+    async with town.openai() as client:
+        made = await client.conversations.create()
+        asked: dict[str, Any] = {"model": "sim-max", "background": True, "conversation": made.id}
+        for given in (
+            "remember:color=blue " + "and more " * 99,
+            [{"type": "compaction_trigger"}],
+            "recall:color",
+        ):
+            response = await client.responses.create(**asked | {"input": given})
+            response = await polled(client, response.id)
+            assert response.error is None
+        assert response.output_text == "blue"
+        items = [i.type async for i in client.conversations.items.list(made.id, order="asc")]
+        assert items == ["message", "message", "compaction", "message", "message"]
+        async with town.httpx() as http:
+            check_events(await streamed(http, f"/responses/{response.id}?stream=true"))
 
 
 async def test_deleting_a_running_one_stops_it(town: Town, client: openai.AsyncOpenAI) -> None:
