@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
-from turnwire.actors.background_records import Key, SweepBackground, Swept
+from turnwire.actors.background_records import SweepBackground, Swept
+from turnwire.actors.background_rows import Key
 from turnwire.actors.channel import StreamHandler, UnaryHandler
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.background import is_background, is_running

@@ -11,6 +11,15 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from turnwire.actors.background_rows import (
+    STATE,
+    Key,
+    extend,
+    forget,
+    key_of,
+    locked,
+    of,
+)
 from turnwire.actors.background_schema import (
     background_events,
     background_responses,
@@ -24,27 +33,12 @@ from turnwire.pipelines.background import cancelled, lost, terminal_event
 from turnwire.pipelines.config import StorageSettings
 from turnwire.pipelines.protocol.errors import NotFound, RateLimitExceeded
 
-_records, _events = background_responses.c, background_events.c
+_records = background_responses.c
 
 MAX_SWEPT = 256
 """Responses that one sweep ends, and that it clears: the next one goes on."""
 _STORED: Final = ("completed", "incomplete")
 """Statuses in which a response is stored, so that its record is needed no more."""
-
-_STATE: Final = (
-    _records.tenant,
-    _records.response_id,
-    _records.owner,
-    _records.status,
-    _records.last_event,
-    _records.event_bytes,
-    _records.ended_at_ms,
-)
-"""What a write looks at. Input and response may be large, and events are written often."""
-
-Key = tuple[str, str]
-"""Tenant and response id."""
-
 
 _OVERLAP_MS = 60_000
 """Ends are looked at again for so long: their workers' clocks and commits differ by less."""
@@ -95,8 +89,8 @@ class BackgroundRecords:
         }
 
     def _begin(self, transaction: Transaction, write: m.BeginBackground) -> m.Done:
-        connection, key = transaction.connection, _key_of(write)
-        if _row(connection, key) is not None:
+        connection, key = transaction.connection, key_of(write)
+        if locked(connection, key) is not None:
             return m.Done()
         running = sa.select(sa.func.count()).where(
             _records.tenant == write.tenant, _records.ended_at_ms.is_(None)
@@ -123,7 +117,7 @@ class BackgroundRecords:
         return m.Done()
 
     def _record(self, transaction: Transaction, write: m.RecordEvents) -> m.Recorded:
-        row = _row(transaction.connection, _key_of(write))
+        row = locked(transaction.connection, key_of(write))
         if row is None or row.ended_at_ms is not None or row.owner != write.owner:
             return m.Recorded(accepted=False)
         changed: dict[str, Any] = {"status": write.status}
@@ -135,11 +129,11 @@ class BackgroundRecords:
         return m.Recorded(accepted=True)
 
     def _end(self, transaction: Transaction, write: m.EndBackground) -> m.Recorded:
-        row = _row(transaction.connection, _key_of(write))
+        row = locked(transaction.connection, key_of(write))
         if row is None:
             return m.Recorded(accepted=False)
         if row.ended_at_ms is not None:
-            response = sa.select(_records.response).where(*_key(_records, _key_of(write)))
+            response = sa.select(_records.response).where(*of(_records, key_of(write)))
             again = transaction.connection.scalar(response) == write.response
             return m.Recorded(accepted=again and row.status == write.status)
         if row.owner != write.owner:
@@ -169,7 +163,7 @@ class BackgroundRecords:
 
     def _cancel(self, transaction: Transaction, write: m.CancelBackground) -> m.Stored:
         content = _records.response, _records.input
-        row = _row(transaction.connection, _key_of(write), *content)
+        row = locked(transaction.connection, key_of(write), *content)
         if row is None:
             raise unknown(write)
         response = row.response
@@ -180,12 +174,12 @@ class BackgroundRecords:
 
     def _delete(self, transaction: Transaction, write: m.Delete) -> m.Done:
         """Its owner, if it runs, learns of it with its next write."""
-        key = _key_of(write)
+        key = key_of(write)
         delete = self._responses[m.Delete]
-        if _row(transaction.connection, key) is None:
+        if locked(transaction.connection, key) is None:
             delete(transaction, write)
             return m.Done()
-        _forget(transaction.connection, key, record=True)
+        forget(transaction.connection, key, record=True)
         with suppress(NotFound):
             delete(transaction, write)
         return m.Done()
@@ -193,7 +187,7 @@ class BackgroundRecords:
     def _sweep(self, transaction: Transaction, write: SweepBackground) -> Swept:
         connection, now_ms = transaction.connection, self._now_ms()
         unowned = (
-            sa.select(*_STATE)
+            sa.select(*STATE)
             .add_columns(_records.response)
             .where(_records.ended_at_ms.is_(None), _records.lease_until_ms < now_ms)
             .limit(MAX_SWEPT)
@@ -222,10 +216,10 @@ class BackgroundRecords:
         )
         found = connection.execute(over).all()
         for row in found:
-            _forget(connection, (row.tenant, row.response_id), record=row.useless)
+            forget(connection, (row.tenant, row.response_id), record=row.useless)
         old = ids.where(_records.ended_at_ms < min(unstored_ms, cleared_ms)).limit(MAX_SWEPT)
         for row in connection.execute(old).all():
-            _forget(connection, (row.tenant, row.response_id), record=True)
+            forget(connection, (row.tenant, row.response_id), record=True)
         return cleared_ms if len(found) == MAX_SWEPT else max(cleared_ms, events_ms - _OVERLAP_MS)
 
     def _close(
@@ -236,9 +230,6 @@ class BackgroundRecords:
         events = (terminal_event(status, number, last),)
         self._extend(connection, row, number, events, self._ended(status, last))
 
-    def _ended(self, status: m.BackgroundStatus, response: m.Json) -> dict[str, Any]:
-        return {"status": status, "response": response, "ended_at_ms": self._now_ms()}
-
     def _extend(
         self,
         connection: sa.Connection,
@@ -247,62 +238,14 @@ class BackgroundRecords:
         events: tuple[m.Json, ...],
         changed: dict[str, Any],
     ) -> None:
-        key = (row.tenant, row.response_id)
-        new = list(events[max(0, row.last_event + 1 - first) :])
-        if new:
-            added = event_rows(*key, row.last_event + 1, new)
-            insert_missing(connection, background_events, added)
-            kept = row.event_bytes + sum(row["bytes"] for row in added)
-            excess = kept - self._settings.background_event_bytes
-            if excess > 0:
-                kept -= _trim(connection, key, excess)
-            changed |= {"last_event": added[-1]["last"], "event_bytes": kept}
-        connection.execute(
-            sa.update(background_responses).where(*_key(_records, key)).values(**changed)
-        )
+        most = self._settings.background_event_bytes
+        extend(connection, row, first, events, changed, most)
+
+    def _ended(self, status: m.BackgroundStatus, response: m.Json) -> dict[str, Any]:
+        return {"status": status, "response": response, "ended_at_ms": self._now_ms()}
 
     def _lease_until_ms(self, lease_s: float) -> int:
         return self._now_ms() + round(lease_s * 1000)
 
     def _now_ms(self) -> int:
         return round(self._now_s() * 1000)
-
-
-def _row(connection: sa.Connection, key: Key, *more: sa.ColumnElement[Any]) -> sa.Row[Any] | None:
-    """Its state, locked, and `more` of it."""
-    query = sa.select(*_STATE, *more).where(*_key(_records, key)).with_for_update()
-    return connection.execute(query).one_or_none()
-
-
-def _trim(connection: sa.Connection, key: Key, excess_bytes: int) -> int:
-    """Drop the oldest rows of events, but never the newest; how many bytes that were."""
-    rows = sa.select(_events.first, _events.bytes).where(*_key(_events, key))
-    dropped, up_to = 0, -1
-    for row in connection.execute(rows.order_by(_events.first)).all()[:-1]:
-        if dropped >= excess_bytes:
-            break
-        dropped, up_to = dropped + row.bytes, row.first
-    connection.execute(
-        sa.delete(background_events).where(*_key(_events, key), _events.first <= up_to)
-    )
-    return dropped
-
-
-def _forget(connection: sa.Connection, key: Key, *, record: bool) -> None:
-    """The events, and the `record` too, or it without them."""
-    connection.execute(sa.delete(background_events).where(*_key(_events, key)))
-    ours = _key(_records, key)
-    if record:
-        connection.execute(sa.delete(background_responses).where(*ours))
-    else:
-        connection.execute(sa.update(background_responses).where(*ours).values(event_bytes=0))
-
-
-def _key_of(
-    write: m.BeginBackground | m.RecordEvents | m.EndBackground | m.CancelBackground | m.Delete,
-) -> Key:
-    return write.tenant, write.response_id
-
-
-def _key(columns: Any, key: Key) -> tuple[sa.ColumnElement[bool], ...]:  # noqa: ANN401 -- a table's
-    return columns.tenant == key[0], columns.response_id == key[1]

@@ -14,7 +14,9 @@ from turnwire.actors.stored_responses import StoredResponses
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import StorageSettings
 
-SETTINGS = StorageSettings(background_events_s=600, background_unstored_s=86_400)
+SETTINGS = StorageSettings(
+    background_events_s=600, background_unstored_s=86_400, background_event_bytes=4096
+)
 
 
 class World:
@@ -86,6 +88,30 @@ def test_recording_events_reads_neither_input_nor_response(world: World) -> None
     reads = [statement for statement, _ in seen if statement.startswith("SELECT")]
     assert reads
     assert not [read for read in reads if ".input" in read or ".response," in read]
+
+
+def test_the_oldest_events_go_and_no_others_are_looked_at(world: World) -> None:
+    world.begin("resp_1")
+    event = b"." * 16
+
+    def record(first: int, *events: bytes) -> None:
+        more = m.RecordEvents("red", "resp_1", "gateway_1", first, events, "in_progress")
+        assert world.write(more) == [m.Recorded(accepted=True)]
+
+    for number in range(2, 202):
+        record(number, event)
+    with world.statements() as seen:
+        record(202, b"." * 2000)
+    assert [read for read, _ in seen if "SELECT background_events" in read]
+    assert all("LIMIT" in read for read, _ in seen if "SELECT background_events" in read)
+    with world.engine.connect() as connection:
+        kept = connection.execute(sa.text("select first, bytes from background_events")).all()
+        (counted,) = connection.execute(sa.text("select event_bytes from background_responses"))
+    size = sum(row.bytes for row in kept)
+    assert 4096 - 32 < size == counted.event_bytes <= 4096
+    assert sorted(row.first for row in kept) == [*range(203 - len(kept), 203)]
+    record(203, b"." * 9000)
+    assert world.kept() == {"resp_1": 1}
 
 
 def test_an_end_that_is_sent_again_is_taken_and_another_one_is_not(world: World) -> None:
