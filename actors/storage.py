@@ -18,17 +18,14 @@ from turnwire.actors.background import BackgroundStorage
 from turnwire.actors.background_reading import BackgroundReading
 from turnwire.actors.background_records import BackgroundRecords
 from turnwire.actors.channel import Listener
+from turnwire.actors.conversation_rows import ConversationRead, ConversationWrite
 from turnwire.actors.database import open_database
 from turnwire.actors.deletes import Deletes
 from turnwire.actors.fenced_writer import Fenced, FencedWriter
 from turnwire.actors.group_commit import GroupCommit
 from turnwire.actors.owned_tasks import OwnedTasks
 from turnwire.actors.retention import Retention, Sweep
-from turnwire.actors.stored_conversations import (
-    ConversationRead,
-    ConversationWrite,
-    StoredConversations,
-)
+from turnwire.actors.stored_conversations import StoredConversations
 from turnwire.actors.stored_responses import StoredResponses
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ChannelSettings, StorageSettings

@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from turnwire.actors.conversation_rows import turns_before
 from turnwire.actors.database import missing, read
 from turnwire.actors.fenced_writer import Transaction, Write
 from turnwire.actors.storage_schema import (
@@ -17,7 +18,6 @@ from turnwire.actors.storage_schema import (
     responses,
     stored_turns,
 )
-from turnwire.actors.stored_conversations import turns_before
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.protocol.errors import InvalidRequest, NotFound, PreviousResponseNotFound
 

@@ -6,12 +6,9 @@ from typing import Any, get_args
 import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
+from turnwire.actors.conversation_rows import ConversationRead, turns_before
 from turnwire.actors.conversation_schema import metadata
-from turnwire.actors.stored_conversations import (
-    ConversationRead,
-    StoredConversations,
-    turns_before,
-)
+from turnwire.actors.stored_conversations import StoredConversations
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import StorageSettings
 from turnwire.pipelines.protocol.errors import PreviousResponseNotFound
