@@ -78,9 +78,9 @@ def test_all_is_checked_and_tools_are_parsed_with_each_turn(
     assert checked == []
     conversation(talk, ("validation",))
     assert sum(checked) == 2 + 4
-    parsers = {id(talk.state._parser)}
+    parsers = {id(talk.state._past._parser)}
     talk.create("resp_9", input="x", ablated=("validation",))
-    assert {id(talk.state._parser)} == parsers
+    assert {id(talk.state._past._parser)} == parsers
 
 
 def test_all_text_is_screened_with_each_turn(new_talk: Any, item_model: m.Model) -> None:

@@ -203,7 +203,7 @@ def test_a_warm_up_is_a_prefix_of_the_turn_that_follows(token_talk: Any) -> None
 
 def test_prompts_of_two_tenants_never_share_a_key(token_model: Model, new_talk: Any) -> None:
     ours, theirs = new_talk(token_model), new_talk(token_model)
-    theirs.state._tenant = "other"
+    theirs.state._drafts._tenant = "other"
     first = ours.create("resp_1", input="hello")
     assert first.prompt.key != theirs.create("resp_1", input="hello").prompt.key
 

@@ -68,7 +68,7 @@ def plain(turn: Turn) -> Turn:
 
 
 def check_template(form: ChatTemplate, turns: list[Turn], talk: Any) -> None:
-    talk.state._formats = lambda model: form
+    talk.state._drafts._formats = lambda model: form
     check("chatml", [plain(turn) for turn in turns], talk)
 
 
@@ -105,7 +105,7 @@ def test_a_filter_works_on_what_was_typed_and_leaves_sampled_ids_alone() -> None
 
 
 def test_a_template_that_forgets_sends_the_whole_prompt(token_talk: Any) -> None:
-    token_talk.state._formats = lambda model: template(LAST_ONLY)
+    token_talk.state._drafts._formats = lambda model: template(LAST_ONLY)
     token_talk.turn("resp_1", input="one")
     second = token_talk.create("resp_2", previous_response_id="resp_1", input="two")
     assert second.prompt.prefix_key == b""
@@ -159,7 +159,7 @@ OPENING = TRIMMING.replace("assistant\n{% endif %}", "assistant\n<think>\n{% end
 
 def test_an_answer_goes_on_with_a_thought_that_the_template_began(token_talk: Any) -> None:
     form = template(OPENING)
-    token_talk.state._formats = lambda model: form
+    token_talk.state._drafts._formats = lambda model: form
     model = Model("m", "tokens", "jinja", "splintr:qwen3")
     tools = [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}]
     prepared = token_talk.create("resp_1", input="hi", model=model, tools=tools)
