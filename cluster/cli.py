@@ -114,6 +114,26 @@ def models(url: Url = DEFAULT_URL, key: Key = None) -> None:
 
 
 @app.command()
+def settings(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="Settings file. Default: turnwire.toml where there is one."),
+    ] = None,
+) -> None:
+    """Show every setting with its value and its reason, as a settings file."""
+    from turnwire.cluster.settings import SettingsError, load
+    from turnwire.cluster.settings_text import settings_text
+
+    try:
+        text = settings_text(load(os.environ, config))
+    except SettingsError as error:
+        _fail(err, str(error), BAD_SETTINGS)
+    else:
+        # As it is: what is written to a file is wrapped for no screen.
+        sys.stdout.write(text)
+
+
+@app.command()
 def version() -> None:
     """Show the versions of turnwire, Python and Ray."""
     python = ".".join(map(str, sys.version_info[:3]))

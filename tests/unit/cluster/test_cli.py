@@ -12,7 +12,7 @@ from turnwire.cluster import cli
 def test_help_lists_the_commands() -> None:
     result = CliRunner().invoke(cli.app, ["--help"])
     assert result.exit_code == 0
-    for command in ("serve", "chat", "models", "version"):
+    for command in ("serve", "chat", "models", "settings", "version"):
         assert command in result.stdout
 
 
@@ -25,10 +25,13 @@ def test_flags_become_settings_only_where_they_are_given() -> None:
     }
 
 
-def test_a_bad_setting_ends_with_code_2_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", ["serve", "settings"])
+def test_a_bad_setting_ends_with_code_2_and_one_line(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = io.StringIO()
     monkeypatch.setattr(cli, "err", Console(file=said))
     monkeypatch.setenv("TURNWIRE_GATEWAY__PROT", "1")
-    assert CliRunner().invoke(cli.app, ["serve"]).exit_code == 2
+    assert CliRunner().invoke(cli.app, [command]).exit_code == 2
     assert said.getvalue().startswith("turnwire: gateway.prot in the environment")
     assert said.getvalue().count("\n") == 1
