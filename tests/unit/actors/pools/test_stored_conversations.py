@@ -24,7 +24,8 @@ WHERE = ("red", "conv_1")
 
 
 def storage(url: str, slot: int = 0, **settings: Any) -> StorageActor:  # noqa: ANN401 -- any setting
-    chosen = StorageSettings(url=url, **settings)
+    # What these tests store is dated long ago.
+    chosen = StorageSettings(url=url, max_age_days=0, **settings)
     return StorageActor(f"s{slot}", "here", chosen, ChannelSettings(), slot)
 
 
