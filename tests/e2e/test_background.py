@@ -51,7 +51,8 @@ def one_a_gateway(server: RunningServer, stack: ExitStack) -> dict[int, OpenAI]:
 
 def two_clients(server: RunningServer, stack: ExitStack) -> tuple[OpenAI, OpenAI]:
     """Of two gateways where there are two."""
-    clients = [*one_a_gateway(server, stack).values(), client_of(server)]
+    more = stack.enter_context(client_of(server))
+    clients = [*one_a_gateway(server, stack).values(), more]
     return clients[0], clients[1]
 
 
@@ -184,7 +185,7 @@ def test_all_that_a_killed_gateway_ran_ends_and_nothing_else_is_touched(
         events = list(watched)
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert events[-1].type == "response.failed"
-    client = client_of(stored_server)
+    client = stack.enter_context(client_of(stored_server))
     assert {polled(client, response_id).status for response_id in lost} == {"failed"}
     whole = [polled(client, response_id) for response_id in kept]
     assert {response.status for response in whole} == {"completed"}
@@ -208,6 +209,6 @@ def test_storage_is_killed_while_they_run_and_all_are_completed(
         events = list(stream)
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert events[-1].type == "response.completed"
-    client = client_of(stored_server, max_retries=10)
+    client = stack.enter_context(client_of(stored_server, max_retries=10))
     assert {polled(client, response_id).status for response_id in running} == {"completed"}
     wait_until(lambda: set(running) <= set(stored_server.ledger()))
