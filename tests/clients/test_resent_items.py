@@ -19,7 +19,7 @@ from running_server import RunningServer
 pytestmark = pytest.mark.filterwarnings(r"ignore:connect\(\) must be used:DeprecationWarning")
 
 CHANGES: dict[str, set[str]] = {
-    "codex": {"-reasoning.status", "+reasoning.encrypted_content"},
+    "codex": {"-reasoning.status"},
     "openai-python": set(),
     "openai-python, sim-max on a lane": {
         "+function_call.parsed_arguments",
