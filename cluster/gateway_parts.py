@@ -45,6 +45,8 @@ class GatewayParts:
             settings.billing,
             on_deleted=self._forget,
         )
+        self._stores = False
+        """Has storage been there?"""
         self._keyring = Keyring()
         self._keys = DeploymentKeys(routing, self._keyring)
         self._connections = ConnectionPool(
@@ -98,7 +100,9 @@ class GatewayParts:
         pools = ["inference"]
         if self._settings.safety.policy == "block":
             pools.append("safety")
-        return self._connections.ready > 0 and all(map(self._peers.there, pools))
+        # Turns store by default. Later its absence is no reason to turn away those that do not.
+        self._stores = self._stores or self._peers.there("storage")
+        return self._stores and self._connections.ready > 0 and all(map(self._peers.there, pools))
 
     def _all_models_there(self) -> bool:
         """Actors started from now on load every tokenizer before their first turn."""
