@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 OUTSIDE = {
     "default": {"refused by the engine"},
-    "Open Responses": {"steer"},
+    "Open Responses": {"compaction", "steer"},
 }
 """Scenarios with an event that does not fit; docs/events.md says why."""
 
