@@ -17,10 +17,10 @@ def server() -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="session", params=["postgresql", "sqlite"])
 def stored_server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
     """The same on either database: the one above, and one with two gateways and two storage workers
-    on PostgreSQL, whose workers may be killed. pytest runs all tests of one, then of the other."""
+    on PostgreSQL, whose workers may be killed. pytest ends it before it begins the other."""
     if request.param == "sqlite":
         yield request.getfixturevalue("server")
         return
