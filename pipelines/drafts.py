@@ -66,6 +66,9 @@ class Drafts:
             new = check(request.input, context_of(before), request.window)
         if request.conversation_id is not None:
             conversations.check_ids(new.items, context_of(before))
+        context = context_of(before)
+        if new.repeated:
+            context = context.renamed(new.repeated)
         turn = Checkpoint(
             response_id=response_id,
             parent=before,
@@ -73,10 +76,11 @@ class Drafts:
             model=model.name,
             stored=request.store,
             generated=request.generate,
-            context=context_of(before).plus(new.items, new.json),
+            context=context.plus(new.items, new.json),
             input=new.json,
             asked=any(map(asks, new.items)),
             effort=request.reasoning.effort,
+            renamed=len(new.repeated),
         )
         self._check_size(turn)
         prompts = self._prompts(model)

@@ -17,6 +17,8 @@ from turnwire.pipelines.sealing import Sealer
 
 _OVERHEAD_BYTES = 2048
 """Python objects of one checkpoint beside its bytes: measured, rounded up."""
+_ID_BYTES = 128
+"""Of an id that is kept for its own sake."""
 _TOGETHER = 32
 """Additions to a set of ids that are put together."""
 _FEW = 8
@@ -76,6 +78,10 @@ class Context(msgspec.Struct, frozen=True, gc=False):
             self.json_bytes + len(json),
         )
 
+    def renamed(self, ids: Iterable[str]) -> "Context":
+        """Its items were sent again, under other ids."""
+        return msgspec.structs.replace(self, items=self.items.plus(ids))
+
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
     """The prompt of a turn as it was sent to the engine, without any answer."""
@@ -117,11 +123,14 @@ class Checkpoint:
     """All that was said up to its end; None: something in it shows in nothing that is said."""
     version: int = 0
     """Of the conversation that ends with it, where it is held for one."""
+    renamed: int = 0
+    """Items before it that its request sent again: their ids are kept as well."""
 
     @property
     def size_bytes(self) -> int:
         """Without its parent."""
         kept = sum(map(len, (self.input, self.output, self.sampled)))
+        kept += self.renamed * _ID_BYTES
         return _OVERHEAD_BYTES + kept + sum(map(len, self.rendered.values()))
 
     def ancestors(self) -> "list[Checkpoint]":

@@ -28,7 +28,8 @@ class NewItems:
     foreign: int
     given_json: Json
     """With those before them that were repeated."""
-    repeated: int = 0
+    repeated: tuple[str, ...] = ()
+    """The ids those came with: others than before, mostly."""
     unread: int = 0
     """Parts of messages and tool outputs that are not text."""
     window: int = 0
@@ -37,7 +38,8 @@ class NewItems:
     def behind(self, repeated: int) -> "NewItems":
         """Without the first items, which are known already."""
         new = _of(self.items[repeated:], max(0, self.window - repeated))
-        return replace(new, given_json=self.json, repeated=repeated)
+        ids = tuple(item.id for item in self.items[:repeated])
+        return replace(new, given_json=self.json, repeated=ids)
 
 
 def check(given: tuple[Item | Reference, ...], context: Context, window: int = 0) -> NewItems:

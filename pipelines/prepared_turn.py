@@ -109,7 +109,7 @@ def prepared_of(
         continuation=came,
         namespaced={} if known else request.tools.namespaced,
         custom=() if known else request.tools.custom,
-        repeated_items=new.repeated,
+        repeated_items=len(new.repeated),
         conversation_id=request.conversation_id,
         conversation_version=command.conversation.version if command.conversation else 0,
         background=request.background,

@@ -105,6 +105,21 @@ def test_what_is_stored_of_a_resend_is_all_that_was_sent(talk: Any) -> None:
     assert again.stored_context is None
 
 
+@pytest.mark.parametrize("transport", ["websocket", "http"])
+def test_repeated_items_can_be_referred_to_by_the_ids_they_came_with(
+    talk: Any, transport: str
+) -> None:
+    answered(talk, ANSWER)
+    mine = REPEATED | {"id": "msg_mine"}
+    again = resend(talk, mine, NEXT, store=True, transport=transport)
+    assert again.repeated_items == 2
+    talk.answer("resp_2")
+    shown = [item["id"] for item in json.loads(again.stored_input)]
+    assert "msg_mine" in shown
+    references = [{"type": "item_reference", "id": id} for id in (*shown, "msg_7")]
+    assert talk.create("resp_3", previous_response_id="resp_2", input=[*references, NEXT])
+
+
 def test_the_longest_known_beginning_is_continued(talk: Any) -> None:
     answered(talk, ANSWER)
     talk.turn("resp_a", previous_response_id="resp_1", input=[NEXT])
