@@ -306,6 +306,7 @@ class Turn:
         except (ConversationLocked, NotFound):
             raise
         except ApiError as error:
+            logger.warning("turn.not_stored %s: %s", self.id, error)
             message = "The response could not be stored; try again, or send store: false."
             raise Overloaded(message) from error
 

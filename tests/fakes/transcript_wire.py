@@ -155,11 +155,11 @@ class WirePlayer:
             for key, due in self._due.items()
             if key[0] == connection and len(self._seen[key]) < due
         ]:
-            async with asyncio.timeout(TURN_S):
-                try:
+            try:
+                async with asyncio.timeout(TURN_S):
                     frame = await self._sockets[connection].recv()
-                except TimeoutError:
-                    raise AssertionError(f"nothing more came for {missing[0]}") from None
+            except TimeoutError:
+                raise AssertionError(f"nothing more came for {missing[0]}") from None
             self._take(connection, orjson.loads(frame))
 
     def _take(self, connection: int, event: dict[str, Any]) -> None:

@@ -54,6 +54,26 @@ def test_parts_share_a_database_and_each_has_its_version(database_url: str) -> N
     assert versions(database_url) == {schema.part: schema.version for schema in ALL}
 
 
+def test_others_can_write_while_what_migrates_is_imported(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_database(database_url, "storage", SCHEMAS).dispose()
+    imported: list[str] = []
+
+    def importing(name: str) -> None:
+        engine = connect(database_url)
+        with engine.begin() as connection:
+            connection.execute(sa.text("UPDATE storage_slots SET bytes = bytes + 1"))
+        engine.dispose()
+        imported.append(name)
+
+    monkeypatch.setattr("turnwire.actors.schema.import_module", importing)
+    open_database(database_url, "storage", SCHEMAS).dispose()
+    assert imported == []
+    open_database(database_url, "billing", [ledger.SCHEMA]).dispose()
+    assert imported
+
+
 def _first(op: Operations) -> None:
     op.create_table("things", sa.Column("id", sa.Integer, primary_key=True))
     op.execute("INSERT INTO things VALUES (7)")
