@@ -38,6 +38,15 @@ class Routes:
         route = self._routes.get(name)
         return None if route is None else route.model
 
+    async def resolved(self, name: str, give_up_s: float, *, anew: bool = False) -> Model:
+        """As it is known, else, or `anew`, as `find` says.
+
+        A model whose worker just went away is still known: its turn is created first and then
+        waits for another worker, because clients try again after that refusal only.
+        """
+        model = None if anew else self.model(name)
+        return model or (await self.find(name, give_up_s)).model
+
     async def find(
         self,
         name: str,

@@ -14,24 +14,18 @@ from msgspec.structs import replace
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.compacting import compact
 from turnwire.pipelines.generation import Generation
-from turnwire.pipelines.open_items import shown_as
 from turnwire.pipelines.preparation import given_up, prepare
 from turnwire.pipelines.protocol.errors import (
     ApiError,
-    ConversationLocked,
     Internal,
     InvalidRequest,
-    NotFound,
-    Overloaded,
 )
 from turnwire.pipelines.protocol.responses import echo_of
-from turnwire.pipelines.response_stream import ResponseStream
 from turnwire.pipelines.screening import Screening
-from turnwire.pipelines.sealing import reasoning_seal
 from turnwire.pipelines.services import Services
 from turnwire.pipelines.stages import Stages
 from turnwire.pipelines.turn_request import Listener, Memory, TurnRequest
-from turnwire.pipelines.turn_work import Work
+from turnwire.pipelines.turn_work import Work, stream_of
 
 TIMINGS = "turnwire.timings"
 WARNINGS = "turnwire.warnings"
@@ -129,15 +123,12 @@ class Turn:
             self._flush(self._work, *self._work.stream.heartbeat())
 
     async def _resolve(self) -> m.Model:
-        name, routes = self._request.model, self._memory.routes
+        name = self._request.model
         if not name:
             raise InvalidRequest("The field 'model' is required.", "model")
-        # A model whose worker just went away is still known: its turn is created first and then
-        # waits for another worker, because clients try again after that refusal only.
-        model = None if "route" in self._memory.ablated else routes.model(name)
-        if model is None:
-            give_up_s = self._clock.now_s() + self._services.limits.worker_wait_s
-            model = (await routes.find(name, give_up_s)).model
+        give_up_s = self._clock.now_s() + self._services.limits.worker_wait_s
+        anew = "route" in self._memory.ablated
+        model = await self._memory.routes.resolved(name, give_up_s, anew=anew)
         self.stages.passed("route")
         return model
 
@@ -171,21 +162,12 @@ class Turn:
             prepared, self._known_echo, services.limits.echo_schema == "open_responses"
         )
         created_at = self._clock.today_s()
-        seal = reasoning_seal(services.keyring, request.tenant, prepared.include)
-        stream = ResponseStream(
-            self.id,
-            created_at,
-            echo,
-            prepared.echo_turn,
-            lane=request.lane,
-            trim_echo=services.limits.trim_echo,
-            reasoning=shown_as(services.limits.reasoning_events, sealed=seal is not None),
-            seal=seal,
-        )
+        stream = stream_of(request, services, prepared, echo, created_at)
         whole = "screening" in self._memory.ablated
+        command = m.Screen(self.id, request.tenant, prepared.new_text, whole)
         screening = Screening(
             services.safety,
-            m.Screen(self.id, request.tenant, prepared.new_text, whole),
+            command,
             services.limits.policy,
             services.limits.screen_s,
             self.stages,
@@ -288,27 +270,11 @@ class Turn:
         work.unsent += stream.closed(finish, self._clock.today_s())
         if work.prepared.store or work.prepared.conversation_id is not None:
             self._flush(work)
-            await self._keep(work, finish)
+            await work.kept(self._services.store, finish)
             self.stages.passed("commit")
         self._flush(work, stream.terminal())
         self._finish = finish
         self._status = stream.status if work.prepared.generate else "warm_up"
-
-    async def _keep(self, work: Work, finish: m.Finish) -> None:
-        """Returns when it is committed, to the responses and to its conversation, as asked for."""
-        store = self._services.store
-        try:
-            if work.prepared.conversation_id is None:
-                await store.save(work.save(finish))
-            else:
-                appended = await store.append(work.append(finish))
-                work.conversation_version = appended.version
-        except (ConversationLocked, NotFound):
-            raise
-        except ApiError as error:
-            logger.warning("turn.not_stored %s: %s", self.id, error)
-            message = "The response could not be stored; try again, or send store: false."
-            raise Overloaded(message) from error
 
     async def _aftermath(self, work: Work) -> None:
         """What the client does not wait for: a warm-up's prefill, a verdict still out."""

@@ -1,5 +1,6 @@
 """A turn whose response exists: what was prepared, what it became, and what is said of it."""
 
+import logging
 from dataclasses import dataclass, field
 
 from turnwire.pipelines.answer_rules import AnswerCheck
@@ -17,10 +18,18 @@ from turnwire.pipelines.messages import (
     TokenPrompt,
     UsageRecord,
 )
+from turnwire.pipelines.open_items import shown_as
+from turnwire.pipelines.ports import Store
 from turnwire.pipelines.prompts.output import OutputParser, PlainOutput, output_parser
+from turnwire.pipelines.protocol.errors import ApiError, ConversationLocked, NotFound, Overloaded
+from turnwire.pipelines.protocol.responses import Echo
 from turnwire.pipelines.response_stream import ResponseStream
 from turnwire.pipelines.screening import Screening
+from turnwire.pipelines.sealing import reasoning_seal
+from turnwire.pipelines.services import Services
 from turnwire.pipelines.turn_request import TurnRequest
+
+logger = logging.getLogger("turnwire.turn")
 
 
 @dataclass(slots=True)
@@ -76,6 +85,21 @@ class Work:
                 pieces += self.parser.finish()
             pieces += self.parser.feed(event)
         return pieces
+
+    async def kept(self, store: Store, finish: Finish) -> None:
+        """Returns when it is committed, to the responses and to its conversation, as asked for."""
+        try:
+            if self.prepared.conversation_id is None:
+                await store.save(self.save(finish))
+            else:
+                appended = await store.append(self.append(finish))
+                self.conversation_version = appended.version
+        except (ConversationLocked, NotFound):
+            raise
+        except ApiError as error:
+            logger.warning("turn.not_stored %s: %s", self.request.response_id, error)
+            message = "The response could not be stored; try again, or send store: false."
+            raise Overloaded(message) from error
 
     def save(self, finish: Finish) -> Save:
         """For a response that is closed."""
@@ -135,3 +159,21 @@ class Work:
             counts=self.stream.total,
             flagged=self.screening.marks(),
         )
+
+
+def stream_of(
+    request: TurnRequest, services: Services, prepared: Prepared, echo: Echo, created_at: int
+) -> ResponseStream:
+    """What turns output into the events this request is to see."""
+    limits = services.limits
+    seal = reasoning_seal(services.keyring, request.tenant, prepared.include)
+    return ResponseStream(
+        request.response_id,
+        created_at,
+        echo,
+        prepared.echo_turn,
+        lane=request.lane,
+        trim_echo=limits.trim_echo,
+        reasoning=shown_as(limits.reasoning_events, sealed=seal is not None),
+        seal=seal,
+    )

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -19,10 +18,9 @@ from typing import Any, Self
 
 import psutil
 import sqlalchemy as sa
+from running_server import WAIT_S, wait_until
 from sqlalchemy.exc import DBAPIError
 
-WAIT_S = 60.0
-POLL_S = 0.02
 NOBODY = 65534
 SUPERUSER = "turnwire"
 UNSAFE = ("fsync=off", "full_page_writes=off")
@@ -71,12 +69,7 @@ class PostgresServer:
                 stderr=log,
                 **self._as,
             )
-        deadline_s = time.monotonic() + WAIT_S
-        while not self._answers():
-            log_text = (self._root / "log").read_text()
-            assert self._process.poll() is None, f"PostgreSQL ended: {log_text}"
-            assert time.monotonic() < deadline_s, f"PostgreSQL does not answer: {log_text}"
-            time.sleep(POLL_S)
+        wait_until(self._answers)
 
     def stop(self) -> None:
         """As an operator restarts it: sessions are ended, everything is written."""
@@ -134,6 +127,8 @@ class PostgresServer:
             return []
 
     def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._root / "log").read_text()
         engine = connect(self.url("postgres"))
         try:
             engine.connect().close()

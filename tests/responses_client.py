@@ -12,6 +12,8 @@ from websockets.sync.client import ClientConnection, connect
 Event = dict[str, Any]
 
 TERMINALS = ("response.completed", "response.incomplete", "response.failed", "error")
+RUNNING = ("queued", "in_progress")
+"""States of a response in the background that is not over."""
 DELTA = "response.output_text.delta"
 PATIENCE_S = 120.0
 """A test that waits so long for one event has failed."""

@@ -1,7 +1,6 @@
 """Background responses with the SDK, on both databases: across dropped connections, through any
 gateway, and beyond the death of a gateway or of storage."""
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -13,14 +12,13 @@ import psutil
 import pytest
 from openai import OpenAI
 from openai.types.responses import Response, ResponseStreamEvent
+from responses_client import RUNNING
 from running_server import RunningServer, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 MOST_TRIES = 64
 """The kernel deals connections out at random: so many all with one are 1 in 2 ** 63."""
-RUNNING = ("queued", "in_progress")
-POLL_S = 0.1
 only_postgresql = pytest.mark.parametrize("stored_server", ["postgresql"], indirect=True)
 """Where there is another one of what is killed."""
 
@@ -73,11 +71,14 @@ def begun(client: OpenAI, tokens: int, model: str = "sim-250") -> str:
 
 
 def polled(client: OpenAI, response_id: str) -> Response:
-    while True:
-        response = client.responses.retrieve(response_id)
-        if response.status not in RUNNING:
-            return response
-        time.sleep(POLL_S)
+    found: list[Response] = []
+
+    def is_over() -> bool:
+        found.append(client.responses.retrieve(response_id))
+        return found[-1].status not in RUNNING
+
+    wait_until(is_over)
+    return found[-1]
 
 
 def kill(pid: int) -> None:

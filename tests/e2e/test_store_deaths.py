@@ -14,7 +14,7 @@ import openai
 import pytest
 from openai import OpenAI
 from postgres import PostgresServer, rows_of
-from responses_client import open_socket
+from responses_client import RUNNING, open_socket
 from running_server import RunningServer, kill, wait_until
 from websockets.exceptions import WebSocketException
 
@@ -25,7 +25,6 @@ TURNS_AFTER = 100
 """All deaths."""
 CLIENTS = 10
 BACKGROUND_A_DEATH = 34
-RUNNING = ("queued", "in_progress")
 
 
 @pytest.fixture(scope="module")
