@@ -1,5 +1,8 @@
 """The conversations a node knows by their content, whichever actor they came through. Pure."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from turnwire.pipelines.content_index import Content, ContentIndex
 from turnwire.pipelines.messages import ContentUnknown, KnownTurn
 
@@ -12,19 +15,19 @@ class NodeIndex:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._tenants: dict[str, ContentIndex[KnownTurn]] = {}
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(index.size_bytes for index in self._tenants.values())
+        self.size_bytes = 0
 
     def put(self, tenant: str, turns: tuple[KnownTurn, ...]) -> None:
         index = self._of(tenant)
-        for turn in turns:
-            # What came before is compared by what was said only.
-            content, before = Content(turn.said, turn.thought), Content(turn.before)
-            index.put(content, before, turn.response_id, turn, turn.size_bytes)
+        with self._counted(index):
+            for turn in turns:
+                # What came before is compared by what was said only.
+                content, before = Content(turn.said, turn.thought), Content(turn.before)
+                index.put(content, before, turn.response_id, turn, turn.size_bytes)
         while self.size_bytes > self._max_bytes:
-            max(self._tenants.values(), key=lambda held: held.size_bytes).drop_oldest()
+            largest = max(self._tenants.values(), key=lambda held: held.size_bytes)
+            with self._counted(largest):
+                largest.drop_oldest()
 
     def find(self, tenant: str, wanted: ContentUnknown) -> tuple[KnownTurn, ...]:
         """The longest known conversation, oldest turn first; without what the asker knows."""
@@ -36,12 +39,21 @@ class NodeIndex:
         return tuple(index.turns(conversation[found[0] - 1], wanted.behind))
 
     def forget(self, tenant: str, response_id: str) -> None:
-        self._of(tenant).forget(response_id)
+        index = self._of(tenant)
+        with self._counted(index):
+            index.forget(response_id)
+
+    @contextmanager
+    def _counted(self, index: ContentIndex[KnownTurn]) -> Iterator[None]:
+        """Inside the block it may change: what all hold is added up once, not for each turn."""
+        before = index.size_bytes
+        yield
+        self.size_bytes += index.size_bytes - before
 
     def _of(self, tenant: str) -> ContentIndex[KnownTurn]:
         index = self._tenants.get(tenant)
         if index is None:
             if len(self._tenants) >= _MAX_TENANTS:
-                del self._tenants[next(iter(self._tenants))]
+                self.size_bytes -= self._tenants.pop(next(iter(self._tenants))).size_bytes
             index = self._tenants[tenant] = ContentIndex(self._max_bytes)
         return index
