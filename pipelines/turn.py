@@ -12,7 +12,6 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from turnwire.pipelines import messages as m
-from turnwire.pipelines.compacting import compact
 from turnwire.pipelines.generation import Generation
 from turnwire.pipelines.preparation import given_up, prepare
 from turnwire.pipelines.protocol.errors import (
@@ -24,6 +23,7 @@ from turnwire.pipelines.protocol.responses import echo_of
 from turnwire.pipelines.screening import Screening
 from turnwire.pipelines.services import Services
 from turnwire.pipelines.stages import Stages
+from turnwire.pipelines.summary import compact
 from turnwire.pipelines.turn_request import Listener, Memory, TurnRequest
 from turnwire.pipelines.turn_work import Work, stream_of
 

@@ -9,7 +9,6 @@ from turnwire.pipelines.messages import (
     Commit,
     EngineEvent,
     Finish,
-    GenerationFinished,
     Json,
     Model,
     Prepared,
@@ -20,7 +19,7 @@ from turnwire.pipelines.messages import (
 )
 from turnwire.pipelines.open_items import shown_as
 from turnwire.pipelines.ports import Store
-from turnwire.pipelines.prompts.output import OutputParser, PlainOutput, output_parser
+from turnwire.pipelines.prompts.output import OutputParser, output_parser, parsed
 from turnwire.pipelines.protocol.errors import ApiError, ConversationLocked, NotFound, Overloaded
 from turnwire.pipelines.protocol.responses import Echo
 from turnwire.pipelines.response_stream import ResponseStream
@@ -73,18 +72,10 @@ class Work:
 
     def produced(self, batch: list[EngineEvent]) -> list[Json]:
         """The wire events of what an engine produced, in the model's own format or told apart."""
-        pieces = batch if type(self.parser) is PlainOutput else self._parsed(batch)
+        pieces = parsed(self.parser, batch)
         if self.check is not None:
             pieces = self.check.feed(pieces)
         return self.stream.produced(pieces)
-
-    def _parsed(self, batch: list[EngineEvent]) -> list[EngineEvent]:
-        pieces: list[EngineEvent] = []
-        for event in batch:
-            if type(event) is GenerationFinished:
-                pieces += self.parser.finish()
-            pieces += self.parser.feed(event)
-        return pieces
 
     async def kept(self, store: Store, finish: Finish) -> None:
         """Returns when it is committed, to the responses and to its conversation, as asked for."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from turnwire.pipelines.messages import EngineEvent, Model
+from turnwire.pipelines.messages import EngineEvent, GenerationFinished, Model
 from turnwire.pipelines.prompts.harmony_output import HarmonyOutput
 from turnwire.pipelines.prompts.hermes_output import HermesOutput
 from turnwire.pipelines.prompts.llama3_output import Llama3Output
@@ -36,6 +36,18 @@ class PlainOutput:
 
     def finish(self) -> list[Piece]:
         return []
+
+
+def parsed(parser: OutputParser, batch: list[EngineEvent]) -> list[Piece]:
+    """What is certain after what an engine produced; at the ending, all of it."""
+    if type(parser) is PlainOutput:
+        return batch
+    pieces: list[Piece] = []
+    for event in batch:
+        if type(event) is GenerationFinished:
+            pieces += parser.finish()
+        pieces += parser.feed(event)
+    return pieces
 
 
 CALL_PARSERS: dict[str, Callable[[CallIds], OutputParser]] = {

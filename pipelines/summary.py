@@ -15,7 +15,6 @@ from turnwire.pipelines.messages import (
     CountPrompt,
     Counts,
     EngineEvent,
-    GenerationFinished,
     ItemPrompt,
     Json,
     Model,
@@ -24,7 +23,7 @@ from turnwire.pipelines.messages import (
     Summarize,
     TextProduced,
 )
-from turnwire.pipelines.prompts.output import OutputParser, PlainOutput, output_parser
+from turnwire.pipelines.prompts.output import OutputParser, output_parser, parsed
 from turnwire.pipelines.protocol.errors import Internal
 from turnwire.pipelines.services import Services
 from turnwire.pipelines.turn_request import Memory, TurnRequest
@@ -59,18 +58,9 @@ class Summary:
         for event in batch:
             if counts := getattr(event, "counts", None):
                 self.counted(counts)
-            if type(self._parser) is PlainOutput:
-                self._note(event)
-                continue
-            if type(event) is GenerationFinished:
-                for piece in self._parser.finish():
-                    self._note(piece)
-            for piece in self._parser.feed(event):
-                self._note(piece)
-
-    def _note(self, event: EngineEvent) -> None:
-        if type(event) is TextProduced:
-            self._pieces.append(event.text)
+        for piece in parsed(self._parser, batch):
+            if type(piece) is TextProduced:
+                self._pieces.append(piece.text)
 
 
 async def compact(
