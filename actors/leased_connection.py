@@ -182,8 +182,8 @@ class LeasedConnection(Connection):
             self._send(self._channel, self._sequence, stamped)
 
     def _send(self, channel: Channel, sequence: int, command: m.Message) -> None:
-        # Nobody waits for an end, and mostly a Prepare follows that it can leave with.
-        reply = channel.call(command, now=isinstance(command, m.Open))
+        # At once: a client that comes back soon finds its end taken up.
+        reply = channel.call(command)
         reply.add_done_callback(partial(self._answered, channel, sequence))
 
     def _answered(self, channel: Channel, sequence: int, reply: asyncio.Future[m.Message]) -> None:
