@@ -4,8 +4,9 @@ Never in production. What is left out changes what a turn costs and never what i
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final, Literal, get_args
+
+from msgspec.structs import replace
 
 from turnwire.pipelines.config import AblationSettings
 from turnwire.pipelines.lineage import Checkpoint, context_of

@@ -5,11 +5,11 @@ its prompt is the one the worker holds already. What nobody has answered yet is 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from turnwire.pipelines.lineage import Checkpoint, Context, context_of, joined
 from turnwire.pipelines.messages import Json
@@ -43,8 +43,7 @@ Stage = Literal["only", "first", "count"]
 engine can count, is so long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """How a turn compacts its conversation."""
 
     stage: Stage

@@ -8,9 +8,9 @@ Rule 3: the cost of a request depends on what is new in it, not on what came bef
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from turnwire.pipelines import conversations
 from turnwire.pipelines import messages as m

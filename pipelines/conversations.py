@@ -7,7 +7,8 @@ and is appended to that version or not at all.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from turnwire.pipelines.history import ConversationName, Entry, History
 from turnwire.pipelines.lineage import Checkpoint, Context, restored

@@ -1,7 +1,9 @@
 """A request as the next turn of what it continues, with what makes its prompt. Pure."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from turnwire.pipelines import conversations
 from turnwire.pipelines import messages as m
@@ -22,8 +24,7 @@ from turnwire.pipelines.protocol.items import asks
 from turnwire.pipelines.protocol.requests import Request
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True):
     turn: Checkpoint
     """Without its prompt's mark."""
     new: NewItems

@@ -5,7 +5,6 @@ cannot be part of a cycle is kept from the garbage collector, whose pauses grow 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -94,8 +93,7 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
     """Its length; 0 for the form `items`."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Checkpoint:
+class Checkpoint(msgspec.Struct, frozen=True, eq=False):
     """One turn and, through `parent`, everything before it."""
 
     response_id: str
@@ -113,7 +111,7 @@ class Checkpoint:
     finish: Finish = "stop"
     mark: Mark | None = None
     """None: restored from storage, so how its prompt was sent is not known."""
-    rendered: dict[str, TokenIds] = field(default_factory=dict)
+    rendered: dict[str, TokenIds] = msgspec.field(default_factory=dict)
     """Ids of its items, made when first needed, by prompt format and part."""
     asked: bool = False
     """Does a person speak in its input?"""
@@ -125,6 +123,10 @@ class Checkpoint:
     """Of the conversation that ends with it, where it is held for one."""
     renamed: int = 0
     """Items before it that its request sent again: their ids are kept as well."""
+
+    def __repr__(self) -> str:
+        """Without what was said: that may come into a log."""
+        return f"<Checkpoint {self.response_id}>"
 
     @property
     def size_bytes(self) -> int:

@@ -1,6 +1,7 @@
 """The new input of a turn, checked against the conversation it continues."""
 
-from dataclasses import dataclass, replace
+import msgspec
+from msgspec.structs import replace
 
 from turnwire.pipelines.lineage import Context, joined
 from turnwire.pipelines.messages import Json
@@ -16,8 +17,7 @@ from turnwire.pipelines.protocol.items import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NewItems:
+class NewItems(msgspec.Struct, frozen=True):
     """Items that follow a conversation."""
 
     items: tuple[Item, ...]

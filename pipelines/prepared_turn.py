@@ -3,7 +3,7 @@
 Pure functions of a request and the checkpoint made of it.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.answer_rules import rules_of

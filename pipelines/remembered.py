@@ -6,7 +6,8 @@ and hand it to another actor whose client repeats it.
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from turnwire.pipelines.content_index import Content, ContentIndex, contents
 from turnwire.pipelines.continuity import made_by_model
@@ -19,8 +20,7 @@ _COLLECTED_BYTES = 16 * 1024 * 1024
 """Of one `Collected`, and of what waits to be collected: behind it the oldest is lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated:
+class Repeated(msgspec.Struct, frozen=True):
     """The beginning of an input that is known here."""
 
     count: int

@@ -1,6 +1,7 @@
 """A turn that a connection has prepared and that has not ended. Pure."""
 
-from dataclasses import dataclass, replace
+import msgspec
+from msgspec.structs import replace
 
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.compaction import Plan, asking, summary_request
@@ -12,8 +13,7 @@ from turnwire.pipelines.protocol.items import Item
 from turnwire.pipelines.protocol.requests import Request
 
 
-@dataclass(frozen=True, slots=True)
-class RunningTurn:
+class RunningTurn(msgspec.Struct, frozen=True):
     turn: Checkpoint
     """As prepared: without its answer."""
     items: tuple[Item, ...]

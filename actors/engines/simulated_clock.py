@@ -4,8 +4,9 @@ Token n is due at an absolute moment, so that late wake-ups never add up to a sl
 """
 
 import math
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from turnwire.actors.engines.simulated_steering import Profile
 
@@ -16,8 +17,7 @@ _ROUNDING: Final = 1e-6
 """Of a token: at the very moment one is due it is there, whatever the last bit says."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(msgspec.Struct, frozen=True):
     """The moments of one generation, in seconds of the engine's clock."""
 
     first_s: float

@@ -6,10 +6,11 @@ the conversation is.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import msgspec
 import orjson
+from msgspec.structs import replace
 
 from turnwire.actors.engines.simulated_text import count
 from turnwire.pipelines.compaction import SUMMARIZE
@@ -27,8 +28,7 @@ _CLOSING: Final = ".,;:!?\"')]}>\\"
 """Punctuation of the sentence or document around a value, not part of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(msgspec.Struct, frozen=True):
     """`remember:KEY=VALUE`, the newest first; a prompt that adds none shares its parent's."""
 
     values: Mapping[str, str]
@@ -54,22 +54,20 @@ class Memory:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """Instructions and tools of a prompt."""
 
     tokens: int = 0
     functions: tuple[Mapping[str, Any], ...] = ()
     """The tools offered: functions, then custom ones."""
-    values: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, str] = msgspec.field(default_factory=dict)
     size_bytes: int = 0
 
 
 NO_HEAD: Final = Head()
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
+class Items(msgspec.Struct, frozen=True):
     """All items of a prompt."""
 
     tokens: int = 0

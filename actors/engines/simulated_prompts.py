@@ -4,6 +4,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from turnwire.actors.engines.prefixes import PrefixTable
 from turnwire.actors.engines.simulated_prompt import (
     LEAST_PROMPT_BYTES,
@@ -31,8 +33,7 @@ class Held:
     """Generations that wait for its evaluation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True):
     """A prompt as one request finds it: `cached_tokens` of it are evaluated already."""
 
     held: Held

@@ -6,7 +6,7 @@ oneOf the first alternative that can be satisfied is taken. `not`, `if` and the 
 are not looked at.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -130,24 +130,29 @@ class _Maker:
         return allowed[(variant - self.seed) % len(allowed)]
 
     def _typed(self, schema: Schema, depth: int, variant: int) -> Any:  # noqa: ANN401 -- JSON
-        makers: dict[str, Callable[[], object]] = {
-            "object": lambda: self._object(schema, depth, variant),
-            "array": lambda: self._array(schema, depth, variant),
-            "string": lambda: self._text(schema, variant),
-            "integer": lambda: _number(schema, variant - self.seed, whole=True),
-            "number": lambda: _number(schema, variant - self.seed, whole=False),
-            "boolean": lambda: (variant - self.seed) % 2 == 0,
-            "null": lambda: None,
-        }
         refusal = Unsatisfiable("a schema without a known type")
         for name in merge.types(schema):
-            if name not in makers:
-                continue
             try:
-                return makers[name]()
+                return self._of_type(name, schema, depth, variant)
             except Unsatisfiable as error:
                 refusal = error
         raise refusal
+
+    def _of_type(self, name: str, schema: Schema, depth: int, variant: int) -> Any:  # noqa: ANN401 -- JSON
+        match name:
+            case "object":
+                return self._object(schema, depth, variant)
+            case "array":
+                return self._array(schema, depth, variant)
+            case "string":
+                return self._text(schema, variant)
+            case "integer" | "number":
+                return _number(schema, variant - self.seed, whole=name == "integer")
+            case "boolean":
+                return (variant - self.seed) % 2 == 0
+            case "null":
+                return None
+        raise Unsatisfiable("a schema without a known type")
 
     def _object(self, schema: Schema, depth: int, variant: int) -> dict[str, object]:
         known = schema.get("properties", {})

@@ -8,9 +8,9 @@ The same prompt and facts give the same answer.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import orjson
 
 from turnwire.actors.engines.simulated_agent import command_arguments, report, shell_function
@@ -31,16 +31,14 @@ from turnwire.pipelines.protocol.errors import InvalidRequest
 DEFAULT_OUTPUT_TOKENS: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """Part of the answer in words, or of the reasoning before it."""
 
     passage: Passage
     reasoning: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A function call."""
 
     index: int
@@ -52,8 +50,7 @@ class Call:
 Part = Text | Call
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(msgspec.Struct, frozen=True):
     """Everything one response will say. `finish`: unless it is cut short."""
 
     parts: tuple[Part, ...]
@@ -66,8 +63,7 @@ def tokens(part: Part) -> int:
     return -(-part.passage.characters // TOKEN_CHARACTERS)
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(msgspec.Struct, frozen=True):
     """What a script is written for."""
 
     key: bytes

@@ -19,8 +19,9 @@ more until the caller leaves.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
+
+import msgspec
 
 from turnwire.pipelines.protocol.errors import InvalidRequest
 
@@ -30,8 +31,7 @@ _PREFIX: Final = "sim."
 _FAIL: Final = re.compile(r"([a-z_]+)(?:@(\d{1,7}))?")
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(msgspec.Struct, frozen=True):
     """The pace of a simulated model. `tokens_per_second` may be infinite."""
 
     first_token_s: float
@@ -39,16 +39,14 @@ class Profile:
     prefill_s_per_token: float
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """`name` strikes once `token` output tokens were sent."""
 
     name: FailureName
     token: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Steering:
+class Steering(msgspec.Struct, frozen=True):
     """What one request asked for; None: the model's own way."""
 
     profile: Profile
@@ -83,8 +81,7 @@ def read_steering(metadata: Mapping[str, str], profile: Profile) -> Steering:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
+class _Range(msgspec.Struct, frozen=True):
     low: float
     high: float
     whole: bool = True

@@ -5,8 +5,9 @@ and nothing is ever split or joined differently the second time.
 """
 
 import random
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 TOKEN_CHARACTERS = 4
 
@@ -67,8 +68,7 @@ class Passage(Protocol):
     def piece(self, start: int, end: int) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(msgspec.Struct, frozen=True):
     """A given text."""
 
     text: str
@@ -81,8 +81,7 @@ class Written:
         return self.text[start:end]
 
 
-@dataclass(frozen=True, slots=True)
-class Prose:
+class Prose(msgspec.Struct, frozen=True):
     """So many tokens of plausible prose: the same for the same seed, of any length."""
 
     seed: int

@@ -5,7 +5,9 @@ followed. So the conversation is rendered anew, from its items and sampled ids a
 are made again of what came out.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from turnwire.pipelines.lineage import Checkpoint
 from turnwire.pipelines.messages import TokenIds, TokenPrompt, next_key, root_key

@@ -6,8 +6,9 @@ the answer is part of what follows.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from turnwire.pipelines.lineage import Checkpoint, Mark, joined
 from turnwire.pipelines.messages import (
@@ -22,8 +23,7 @@ from turnwire.pipelines.protocol.items import Item
 from turnwire.pipelines.protocol.tools import Instructions, Tools
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """System message, instructions and tools, as the model or the engine gets them."""
 
     key: bytes

@@ -1,10 +1,11 @@
 """What the simulated models answer, without any engine around it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from turnwire.actors.engines.simulated_agent import COMMANDS
 from turnwire.actors.engines.simulated_playback import Playback
