@@ -125,7 +125,7 @@ class BackgroundTurn:
 
     # --- turn_request.Listener ------------------------------------------------------------------
 
-    def events(self, events: list[m.Json]) -> None:
+    def events(self, events: list[m.Json], *, now: bool = True) -> None:
         try:
             self.recorder.add(events)
         except Overloaded as error:

@@ -40,7 +40,7 @@ class Outbox:
         self._held_bytes = 0
         self._news = asyncio.Event()
 
-    def events(self, events: list[Json]) -> None:
+    def events(self, events: list[Json], *, now: bool = True) -> None:
         if not self._streams:
             return
         if self._held_bytes > self._max_bytes:

@@ -93,8 +93,8 @@ class _TurnListener:
         self._response_id = response_id
         self._observed = observed
 
-    def events(self, events: list[Json]) -> None:
-        self._client.wire.send_events(events)
+    def events(self, events: list[Json], *, now: bool = True) -> None:
+        self._client.wire.send_events(events, now=now)
 
     def prepared(self, prepared: Prepared) -> None:
         self._observed.prepared(prepared)

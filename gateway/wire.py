@@ -27,6 +27,9 @@ _BEGAN, _FAILED = "turnwire.began_s", "turnwire.failed"
 _LAST_WORDS_S = 2.0
 """A client that answered no ping has this long to take what was still sent."""
 
+LINGER_S = 0.002
+"""So long events that may wait do wait: behind a fast engine a turn leaves in one write."""
+
 _MAX_UNREAD = 64
 """Messages that wait for the reader before the socket is no longer read."""
 
@@ -88,6 +91,8 @@ class SocketWire(WebSocketsSansIOProtocol):
         self._partial_bytes = 0
         self._began_s = 0.0
         self._reader: Reader | None = None
+        self._lingering: list[Json] = []
+        self._linger_timer: asyncio.TimerHandle | None = None
 
     async def read(self, reader: Reader) -> int:
         """Hand all messages to `reader` until the connection ends; the code it ended with."""
@@ -103,14 +108,24 @@ class SocketWire(WebSocketsSansIOProtocol):
         finally:
             self._reader = None
 
-    def send_events(self, events: list[Json]) -> None:
+    def send_events(self, events: list[Json], *, now: bool = True) -> None:
         """Each event is one text frame; all leave in one write. Nothing once the socket ends.
 
+        Unless `now`, they may wait `LINGER_S` for others, which they leave in front of.
         Only what was unsent before counts against the client: it cannot have read yet what comes
         now, and the last events of one long answer may be more than the bound.
         """
         if self.close_sent or self.disconnected or self.transport.is_closing():
             return
+        if not now:
+            self._lingering += events
+            if self._linger_timer is None:
+                self._linger_timer = self.loop.call_later(LINGER_S, self._linger_no_more)
+            return
+        if self._linger_timer is not None:
+            events, self._lingering = self._lingering + events, []
+            self._linger_timer.cancel()
+            self._linger_timer = None
         if self.transport.get_write_buffer_size() > self._max_send_bytes:
             self.cut_off()
             return
@@ -133,6 +148,7 @@ class SocketWire(WebSocketsSansIOProtocol):
         """Begin the closing handshake; whoever reads sees the end at once."""
         if self.close_sent or self.disconnected or self.transport.is_closing():
             return
+        self._linger_no_more()
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
         self.conn.send_close(code, reason)
         self.transport.write(b"".join(self.conn.data_to_send()))
@@ -170,6 +186,7 @@ class SocketWire(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._inbound.give_back(self._partial_bytes)
         self._partial_bytes = 0
+        self._lingering.clear()
         super().connection_lost(exc)
 
     def send_receive_event_to_app(self) -> None:
@@ -179,6 +196,10 @@ class SocketWire(WebSocketsSansIOProtocol):
         if self.close_sent:
             return
         self._received(self.curr_msg_data_type, data)
+
+    def _linger_no_more(self) -> None:
+        if self._lingering:
+            self.send_events([])
 
     def _between_messages(self) -> bool:
         """Is what comes next the beginning of a frame that is to be read as it is?"""

@@ -210,8 +210,10 @@ class Turn:
         self._flush(work, work.stream.failed(error))
 
     async def _answer(self, work: Work) -> None:
-        # Sent behind the command to the worker: writing a long echo takes as long as a token.
-        generation = Generation(self._services, self._memory, work, sent=lambda: self._flush(work))
+        # Said behind the command to the worker: writing a long echo takes as long as a token.
+        generation = Generation(
+            self._services, self._memory, work, sent=lambda: self._flush(work, now=False)
+        )
         if work.prepared.background:
             # Its client waits for no token, only for the record that is made of these.
             self._flush(work, *work.stream.accepted())
@@ -323,14 +325,14 @@ class Turn:
         if self._deadline is not None and not self._deadline.expired():
             self._deadline.reschedule(0)
 
-    def _flush(self, work: Work, *more: m.Json) -> None:
+    def _flush(self, work: Work, *more: m.Json, now: bool = True) -> None:
         events, work.unsent = [*work.unsent, *more], []
-        self._emit(events)
+        self._emit(events, now=now)
 
-    def _emit(self, events: list[m.Json]) -> None:
+    def _emit(self, events: list[m.Json], *, now: bool = True) -> None:
         if events:
             self._sent_s = self._clock.now_s()
-            self._listener.events(events)
+            self._listener.events(events, now=now)
 
     def _release(self) -> None:
         """Tell the connection how the turn ended, once, and before its next turn begins."""

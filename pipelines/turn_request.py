@@ -43,7 +43,9 @@ class Memory:
 class Listener(Protocol):
     """Where a turn's events go. Nothing here waits or raises."""
 
-    def events(self, events: list[Json]) -> None: ...
+    def events(self, events: list[Json], *, now: bool = True) -> None:
+        """Unless `now`, they may wait some milliseconds for others to leave with."""
+
     def prepared(self, prepared: Prepared) -> None:
         """The frame is not held any more; events follow."""
 

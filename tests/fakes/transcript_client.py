@@ -160,7 +160,7 @@ class _Listener:
     client: CoreClient
     response_id: str
 
-    def events(self, events: list[m.Json]) -> None:
+    def events(self, events: list[m.Json], *, now: bool = True) -> None:
         self.client.send(events, self.response_id)
 
     def prepared(self, prepared: m.Prepared) -> None:

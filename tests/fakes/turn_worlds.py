@@ -102,7 +102,7 @@ class Heard:
     ends: int = 0
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def events(self, events: list[bytes]) -> None:
+    def events(self, events: list[bytes], *, now: bool = True) -> None:
         self.frames += events
 
     def prepared(self, prepared: m.Prepared) -> None:
