@@ -3,10 +3,10 @@
 Codex-sized frames (36 KB of instructions and tools, 2 KB that are new) to `sim-max`, chained with
 `store: false`: from the send to the terminal event, behind 1,000 and behind 100,000 tokens of
 history, back to back and with gaps of 20 ms, with safety off and with the default policy, and what
-all processes of the server spend on a turn; beside a bare WebSocket echo of the same frames
-(uvicorn, in a process of its own). All of it in turn, with both servers up. Then, with the default
-policy, one stream at 4,000 tokens a second, and 25 at 1,000 on 25 connections: achieved over
-wanted.
+all processes of the server spend on a turn. Beside two floors (`floors.py`): a bare WebSocket echo
+of the same frames, and the same way through three processes that only pass bytes on. All of it in
+turn, with both servers up. Then, with the default policy, one stream at 4,000 tokens a second, and
+25 at 1,000 on 25 connections: achieved over wanted.
 
 `--url` measures a running server instead, as it is. `--seconds 0.5 --trials 1` is the smoke run.
 """
@@ -15,18 +15,15 @@ import argparse
 import asyncio
 import gc
 import json
-import multiprocessing
 import platform
 import statistics
 from contextlib import AsyncExitStack, ExitStack
-from multiprocessing.connection import Connection as Pipe
-from typing import Any
 
 import orjson
 import turn_times
-import uvicorn
 import uvloop
 from agent_client import Connection, codex_frame, connected, first_input
+from floors import floors
 from served import ONLY_SIMULATED, served, websocket_url
 from turn_times import GAPS_S, HISTORIES, TOKEN_CHARACTERS, Chain, Found, repeated, spread
 
@@ -34,57 +31,24 @@ FRAME = codex_frame([{**first_input()[0], "role": "user"}], "resp_" + "0" * 32)
 """What the floor echoes."""
 
 
-async def echo_app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 -- ASGI
-    """The floor: the same frames, and nothing done with them."""
-    await receive()
-    await send({"type": "websocket.accept"})
-    while (message := await receive())["type"] == "websocket.receive":
-        await send({"type": "websocket.send", "text": message["text"]})
-
-
-def serve_echo(pipe: Pipe) -> None:
-    """The floor's process, until it is killed."""
-
-    async def main() -> None:
-        config = uvicorn.Config(
-            echo_app,
-            port=0,
-            ws="websockets-sansio",
-            ws_max_size=128 << 20,
-            ws_per_message_deflate=False,
-            lifespan="off",
-            log_level="warning",
-        )
-        server = uvicorn.Server(config)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(server.serve())
-            while not server.started:  # noqa: ASYNC110 -- uvicorn has no event for it
-                await asyncio.sleep(0.01)
-            pipe.send(server.servers[0].sockets[0].getsockname()[1])
-
-    uvloop.run(main())
-
-
-async def turns(url: str, key: str | None, echo_port: int, seconds: float, trials: int) -> Found:
+async def turns(
+    url: str, key: str | None, bare: dict[str, str], seconds: float, trials: int
+) -> Found:
     """Of a running server, whose processes may be anywhere."""
     found: dict[str, list[list[float]]] = {}
-    async with (
-        connected(url, key) as connection,
-        connected(echo_url(echo_port), terminals=(b"{",)) as echo,
-    ):
+    async with AsyncExitStack() as stack:
+        connection = await stack.enter_async_context(connected(url, key))
+        floor = await turn_times.connected_floors(stack, bare)
         chain = Chain(connection, HISTORIES[0])
         await repeated(chain.next_turn, seconds / 5, 0.0)  # the warm-up
         for _ in range(trials):
             for name, gap_s in GAPS_S.items():
-                floor = await repeated(lambda: echo.echo(FRAME), seconds / 4, gap_s)
-                found.setdefault(f"floor_{name}", []).append(floor)
+                for kind, once in floor.items():
+                    bare_ms = await repeated(lambda once=once: once.echo(FRAME), seconds / 4, gap_s)
+                    found.setdefault(f"floor_{kind}_{name}", []).append(bare_ms)
                 times = await repeated(chain.next_turn, seconds, gap_s)
                 found.setdefault(name, []).append(times)
     return {name: spread(times) for name, times in found.items()}
-
-
-def echo_url(port: int) -> str:
-    return f"ws://127.0.0.1:{port}/"
 
 
 async def stream_rate(connection: Connection, rate: int, seconds: float) -> float:
@@ -133,10 +97,10 @@ async def paces(url: str, key: str | None, seconds: float, trials: int) -> Found
     }
 
 
-def measure(args: argparse.Namespace, echo_port: int) -> Found:
+def measure(args: argparse.Namespace, bare: dict[str, str]) -> Found:
     if args.url:
         url = websocket_url(args.url)
-        found = uvloop.run(turns(url, args.key, echo_port, args.seconds, args.trials))
+        found = uvloop.run(turns(url, args.key, bare, args.seconds, args.trials))
         found |= uvloop.run(paces(url, args.key, args.seconds, args.trials))
         return {"as_it_is": found}
     with ExitStack() as stack:
@@ -149,7 +113,7 @@ def measure(args: argparse.Namespace, echo_port: int) -> Found:
         gc.collect()
         gc.freeze()
         url = websocket_url(servers[f"safety_{args.policies[-1]}"].url)
-        both = turn_times.measure(servers, echo_url(echo_port), FRAME, args.seconds, args.trials)
+        both = turn_times.measure(servers, bare, FRAME, args.seconds, args.trials)
         return uvloop.run(both) | uvloop.run(paces(url, None, args.seconds, args.trials))
 
 
@@ -161,17 +125,8 @@ def main() -> None:
     parser.add_argument("--url", help="base URL of a running server, with /v1")
     parser.add_argument("--key", help="its API key")
     args = parser.parse_args()
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    echo = context.Process(target=serve_echo, args=(there,))
-    echo.start()
-    try:
-        if not here.poll(30):
-            raise SystemExit("the echo server did not start")
-        found = measure(args, here.recv())
-    finally:
-        echo.kill()
-        echo.join()
+    with floors() as bare:
+        found = measure(args, bare)
     about = {"trials": args.trials, "python": platform.python_version()}
     print(json.dumps({"bench": "end_to_end", "unit": "ms a turn", **found, **about}))
 

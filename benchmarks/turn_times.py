@@ -103,27 +103,37 @@ async def settled(server: psutil.Process) -> None:
 
 
 async def measure(
-    servers: dict[str, Server], echo_url: str, frame: bytes, seconds: float, trials: int
+    servers: dict[str, Server], bare: dict[str, str], frame: bytes, seconds: float, trials: int
 ) -> Found:
     """By server. All cases in turn, `trials` times, so that a slow moment of the machine hits each.
 
-    `echo_url`: a bare echo server, as the floor.
+    `bare`: the floors, by name.
     """
     times: dict[tuple[str, str], list[list[float]]] = {}
     costs: dict[tuple[str, str], list[Counter[str]]] = {}
     async with AsyncExitStack() as stack:
-        echo = await stack.enter_async_context(connected(echo_url, terminals=(b"{",)))
+        floors = await connected_floors(stack, bare)
         chains = await warmed(stack, servers, seconds)
         for _ in range(trials):
             for gap, gap_s in GAPS_S.items():
-                floor = await repeated(lambda: echo.echo(frame), seconds / 4, gap_s)
-                times.setdefault(("floor", gap), []).append(floor)
+                for name, floor in floors.items():
+                    found = await repeated(
+                        lambda floor=floor: floor.echo(frame), seconds / 4, gap_s
+                    )
+                    times.setdefault((f"floor_{name}", gap), []).append(found)
                 for (name, tokens), chain in chains.items():
                     process = servers[name].process
                     found, spent = await bursts(chain, process, seconds, gap_s)
                     times.setdefault((name, f"{gap}_{tokens}"), []).append(found)
                     costs.setdefault((name, f"{gap}_{tokens}"), []).append(spent)
     return judged(times, costs)
+
+
+async def connected_floors(stack: AsyncExitStack, bare: dict[str, str]) -> dict[str, Connection]:
+    return {
+        name: await stack.enter_async_context(connected(url, terminals=(b"{",)))
+        for name, url in bare.items()
+    }
 
 
 async def bursts(
