@@ -1,13 +1,14 @@
 """A whole server for the length of a benchmark: `turnwire serve` on a free port, then gone."""
 
 import os
+import random
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+STEADY_PORTS, PORT_TRIES = range(20_000, 32_000), 50
 START_S, STOP_S, POLL_S = 180.0, 60.0, 0.05
 
 ONLY_SIMULATED = '[[models]]\nname = "simulated"\nengine = "simulated"\n'
@@ -96,10 +98,11 @@ def _end(started: "subprocess.Popen[bytes]", process: psutil.Process) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Below those that the system gives to whoever asks for any, as a starting Ray does."""
+    for port in random.Random().sample(STEADY_PORTS, PORT_TRIES):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise OSError(f"none of {PORT_TRIES} ports is free")
 
 
 def websocket_url(url: str) -> str:
