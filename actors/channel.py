@@ -94,11 +94,8 @@ class Channel:
         """Nothing can be sent any more, for whatever reason."""
         return self._link.reason is not None
 
-    def call(self, message: Message, *, now: bool = True) -> asyncio.Future[Message]:
-        """Send a command at once; the future is its answer. Never waits, never raises.
-
-        Unless `now`, it may wait `flush_s` for others.
-        """
+    def call(self, message: Message) -> asyncio.Future[Message]:
+        """Send a command at once; the future is its answer. Never waits, never raises."""
         payload = encode(message)
         stream_id = self._free_id()
         reply = Reply(stream_id, self._abandon)
@@ -106,7 +103,7 @@ class Channel:
             reply.fail(refusal)
         else:
             self._pending[stream_id] = reply
-            self._link.send(Kind.CALL, stream_id, payload, now=now)
+            self._link.send(Kind.CALL, stream_id, payload)
         return reply
 
     def stream(self, message: Message) -> Stream:

@@ -36,7 +36,7 @@ class Server:
 @contextmanager
 def served(settings: str) -> Iterator[Server]:
     """A server with these settings (TOML), ready; ended with all its processes at the end."""
-    port = _free_port()
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "bench.toml"
         config.write_text(settings)
@@ -97,7 +97,7 @@ def _end(started: "subprocess.Popen[bytes]", process: psutil.Process) -> None:
         child.kill()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Below those that the system gives to whoever asks for any, as a starting Ray does."""
     for port in random.Random().sample(STEADY_PORTS, PORT_TRIES):
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):

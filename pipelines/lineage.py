@@ -94,7 +94,11 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, eq=False):
-    """One turn and, through `parent`, everything before it."""
+    """One turn and, through `parent`, everything before it.
+
+    Unlike the others here the collector sees it: what it does not see is freed by recursion, and
+    conversations are longer than a stack is deep.
+    """
 
     response_id: str
     parent: "Checkpoint | None"

@@ -1,21 +1,21 @@
 """A whole server in processes of its own, for end-to-end tests: start it, look into it, end it."""
 
 import os
-import random
 import re
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
+
+from served import free_port
 
 from turnwire.cluster import descendants
 
@@ -25,18 +25,9 @@ WAIT_S = 60.0
 POLL_S = 0.05
 READY = re.compile(r"URL +(http://\S+)")
 SIMULATED = '[{"name": "simulated", "engine": "simulated", "default_output_tokens": 256}]'
-STEADY_PORTS, PORT_TRIES = range(20_000, 32_000), 50
 DEFAULT_MODELS = (
     '[{"name": "smollm2", "engine": "llama", "prompt_format": "chatml"}, ' + SIMULATED[1:]
 )
-
-
-def free_port() -> int:
-    """Below those that the system gives to whoever asks for any, as a starting Ray does."""
-    for port in random.Random().sample(STEADY_PORTS, PORT_TRIES):
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise OSError(f"none of {PORT_TRIES} ports is free")
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import uvicorn
-from running_server import free_port
+from served import free_port
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse

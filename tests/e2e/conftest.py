@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 from postgres import PostgresServer
-from running_server import DEFAULT_MODELS, RunningServer, free_port
+from running_server import DEFAULT_MODELS, RunningServer
+from served import free_port
 
 REPLICAS = 2
 """Gateways, and storage workers, of a server on PostgreSQL."""

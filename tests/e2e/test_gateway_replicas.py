@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 from responses_client import Socket, open_socket
-from running_server import RunningServer, command_of, free_port, wait_until
+from running_server import RunningServer, command_of, wait_until
+from served import free_port
 
 from turnwire.cluster import local_ray
 

@@ -85,3 +85,19 @@ def test_a_stored_chain_is_restored_with_its_reasoning_opened() -> None:
     assert b'"text":"Hm."' in restored(turn, None, sealer).output
     with pytest.raises(InvalidEncryptedContent):
         restored(turn, None, SEALER)
+
+
+def test_a_conversation_longer_than_a_stack_is_deep_can_be_let_go() -> None:
+    turn: Checkpoint | None = None
+    for number in range(300_000):
+        turn = Checkpoint(
+            response_id=str(number),
+            parent=turn,
+            lane=None,
+            model="model",
+            stored=False,
+            generated=True,
+            context=Context(),
+            input=b"",
+        )
+    del turn
