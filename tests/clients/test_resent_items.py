@@ -97,7 +97,14 @@ def check(client: str, exchanges: list[Exchange], *kinds: str) -> None:
 
 SIMULATED: Steps = [{"model": "sim-max", "tools": [BOOKS], "metadata": STEERED}] * 3
 """Reasoning and two calls of a function in a namespace, the answer, one more."""
-_SMALL = {"model": "smollm2", "store": False, "tools": [NOTE], "tool_choice": "none"}
+# Not by chance: on a lane a complete answer gains `parsed`, one that the limit ends does not.
+_SMALL = {
+    "model": "smollm2",
+    "store": False,
+    "tools": [NOTE],
+    "tool_choice": "none",
+    "temperature": 0,
+}
 SMALL: Steps = [
     _SMALL | {"include": ["message.output_text.logprobs"], "max_output_tokens": 4},
     _SMALL | {"tool_choice": {"type": "custom", "name": "note"}},
