@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 import uvloop
-from agent_client import Connection, codex_frame, connected, next_input
+from agent_client import Connection, codex_frame, connected, first_input, next_input
 from served import ONLY_SIMULATED, served, websocket_url
 from turn_times import TOKEN_CHARACTERS
 
@@ -54,8 +54,7 @@ class Chain:
         self.stages: list[dict[str, int]] = []
 
     async def begin(self) -> None:
-        content = [{"type": "message", "role": "user", "content": self._text}]
-        frame = codex_frame(content, None, **self._metadata)
+        frame = codex_frame(first_input(self._text), None, **self._metadata)
         self._response = (await self._connection.turn(frame)).response
 
     async def turn(self) -> None:

@@ -21,11 +21,14 @@ _NEAR = 160
 """The type of an event stands among its first bytes."""
 
 INSTRUCTIONS = "Work in small steps and say what you did. " * 400
-TOOLS = [
-    {
+
+
+def tool(name: str, sentences: int) -> dict[str, Any]:
+    """A function with a description of so many sentences of 52 characters."""
+    return {
         "type": "function",
-        "name": "exec_command" if n == 0 else f"tool_{n}",
-        "description": "Runs in the working folder and returns what came out. " * 38,
+        "name": name,
+        "description": "Runs in the working folder and returns what came out. " * sentences,
         "strict": False,
         "parameters": {
             "type": "object",
@@ -34,42 +37,81 @@ TOOLS = [
             "additionalProperties": False,
         },
     }
-    for n in range(9)
+
+
+TOOLS = [
+    tool("exec_command", 30),
+    *(tool(f"tool_{n}", 25) for n in range(6)),
+    {
+        "type": "namespace",
+        "name": "agents",
+        "description": "Tools that spawn other agents and wait for them.",
+        "tools": [tool(f"agent_{n}", 23) for n in range(5)],
+    },
+    {"type": "web_search", "external_web_access": False},
 ]
 OUTPUT = ("def step(self, key): return table[key] if key in table else None\n" * 40)[:2048]
+_THREAD = "01a22b88-8e73-7811-930e-3800218ebc21"
 
 
 def codex_frame(
     input: list[dict[str, Any]],
     parent: str | None,
     model: str = "sim-max",
+    instructions: str | None = None,
     **metadata: str,
 ) -> bytes:
-    """A turn as Codex sends it: 17 KB of instructions, 19 KB of tools, and what is new."""
-    return orjson.dumps(
-        {
-            "type": "response.create",
-            "model": model,
-            "instructions": INSTRUCTIONS,
-            "tools": TOOLS,
-            "tool_choice": "auto",
-            "store": False,
-            "stream": True,
-            "metadata": {"sim.tool_turns": "10000"} | metadata,
-            "input": input,
-            "previous_response_id": parent,
-        }
-    )
+    """A turn as Codex 0.171.0 sends it: 19 KB of tools, 1 KB about itself, and what is new.
+
+    `instructions` are what other agents send with every frame.
+    """
+    now_ms = str(int(time.time() * 1000))
+    about = {"thread_id": _THREAD, "window_number": 0, "sandbox": "seccomp", "model": model}
+    request = {
+        "type": "response.create",
+        "model": model,
+        "input": input,
+        "tools": TOOLS,
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "reasoning": {"effort": "medium", "summary": "auto"},
+        "store": False,
+        "stream": True,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": _THREAD,
+        "client_metadata": {
+            "thread_id": _THREAD,
+            "x-codex-turn-metadata": orjson.dumps(about | {"agent": "." * 600}).decode(),
+            "x-codex-ws-stream-request-start-ms": now_ms,
+        },
+        "metadata": {"sim.tool_turns": "10000"} | metadata,
+    }
+    if parent is not None:
+        request["previous_response_id"] = parent
+    if instructions is not None:
+        request["instructions"] = instructions
+    return orjson.dumps(request)
 
 
-def first_input() -> list[dict[str, Any]]:
-    return [{"type": "message", "role": "user", "content": OUTPUT}]
+def first_input(text: str = OUTPUT, base: str | None = INSTRUCTIONS) -> list[dict[str, Any]]:
+    """A user's message behind `base`, what the agent is: 17 KB that Codex sends as an item."""
+    items = [("developer", base), ("user", text)]
+    return [
+        {"type": "message", "role": role, "content": [{"type": "input_text", "text": content}]}
+        for role, content in items
+        if content is not None
+    ]
 
 
 def next_input(response: dict[str, Any]) -> list[dict[str, Any]]:
     """The outputs of the calls a response made."""
     return [
-        {"type": "function_call_output", "call_id": item["call_id"], "output": OUTPUT}
+        {
+            "type": "function_call_output",
+            "id": f"fco_{item['id'][-32:]}",
+            "call_id": item["call_id"],
+            "output": OUTPUT,
+        }
         for item in response["output"]
         if item["type"] == "function_call"
     ]

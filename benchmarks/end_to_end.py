@@ -1,14 +1,18 @@
 """What a whole server adds to a turn, and whether it carries the pace. Prints one JSON line.
 
-Codex-sized frames (36 KB of instructions and tools, 2 KB that are new) to `sim-max`, chained with
-`store: false`: from the send to the terminal event, behind 1,000 and behind 100,000 tokens of
-history, back to back and with gaps of 20 ms, with safety off and with the default policy, and what
-all processes of the server spend on a turn. Beside two floors (`floors.py`): a bare WebSocket echo
-of the same frames, and the same way through three processes that only pass bytes on. All of it in
+Frames as Codex sends them (37 KB first, then 22 KB: 19 KB of tools, 2 KB that are new) to
+`sim-max`, chained with `store: false`: from the send to the terminal event, behind 1,000 and behind
+100,000 tokens of history, back to back and with gaps of 20 ms, with safety off and with the default
+policy, and what all processes of the server spend on a turn. `overhead` is what is left of it
+without the engine's own time.
+
+Beside three floors: the engine by itself (`direct_engine.py`), a bare WebSocket echo of the same
+frames, and the same way through three processes that only pass bytes on (`floors.py`). All of it in
 turn, with both servers up. Then, with the default policy, one stream at 4,000 tokens a second, and
 25 at 1,000 on 25 connections: achieved over wanted.
 
-`--url` measures a running server instead, as it is. `--seconds 0.5 --trials 1` is the smoke run.
+`--instructions` has 17 KB of instructions in every frame, as other agents send them. `--url`
+measures a running server instead, as it is. `--seconds 0.5 --trials 1` is the smoke run.
 """
 
 import argparse
@@ -22,31 +26,34 @@ from contextlib import AsyncExitStack, ExitStack
 import orjson
 import turn_times
 import uvloop
-from agent_client import Connection, codex_frame, connected, first_input
+from agent_client import INSTRUCTIONS, OUTPUT, Connection, codex_frame, connected
 from floors import floors
 from served import ONLY_SIMULATED, served, websocket_url
 from turn_times import GAPS_S, HISTORIES, TOKEN_CHARACTERS, Chain, Found, repeated, spread
 
-FRAME = codex_frame([{**first_input()[0], "role": "user"}], "resp_" + "0" * 32)
-"""What the floor echoes."""
+PARENT = "resp_" + "0" * 32
 
 
-async def turns(
-    url: str, key: str | None, bare: dict[str, str], seconds: float, trials: int
-) -> Found:
+def echoed(instructions: str | None) -> bytes:
+    """What the floors are sent: a frame as long as a continuation's."""
+    new = {"type": "function_call_output", "id": "fco_" + "0" * 32, "call_id": "call_" + "0" * 24}
+    return codex_frame([new | {"output": OUTPUT}], PARENT, instructions=instructions)
+
+
+async def turns(args: argparse.Namespace, url: str, bare: dict[str, str]) -> Found:
     """Of a running server, whose processes may be anywhere."""
     found: dict[str, list[list[float]]] = {}
     async with AsyncExitStack() as stack:
-        connection = await stack.enter_async_context(connected(url, key))
-        floor = await turn_times.connected_floors(stack, bare)
-        chain = Chain(connection, HISTORIES[0])
-        await repeated(chain.next_turn, seconds / 5, 0.0)  # the warm-up
-        for _ in range(trials):
+        connection = await stack.enter_async_context(connected(url, args.key))
+        floors = await turn_times.begun_floors(stack, bare, echoed(args.said))
+        chain = Chain(connection, HISTORIES[0], args.said)
+        await repeated(chain.next_turn, args.seconds / 5, 0.0)  # the warm-up
+        for _ in range(args.trials):
             for name, gap_s in GAPS_S.items():
-                for kind, once in floor.items():
-                    bare_ms = await repeated(lambda once=once: once.echo(FRAME), seconds / 4, gap_s)
+                for kind, once in floors.items():
+                    bare_ms = await repeated(once, args.seconds / 4, gap_s)
                     found.setdefault(f"floor_{kind}_{name}", []).append(bare_ms)
-                times = await repeated(chain.next_turn, seconds, gap_s)
+                times = await repeated(chain.next_turn, args.seconds, gap_s)
                 found.setdefault(name, []).append(times)
     return {name: spread(times) for name, times in found.items()}
 
@@ -100,7 +107,7 @@ async def paces(url: str, key: str | None, seconds: float, trials: int) -> Found
 def measure(args: argparse.Namespace, bare: dict[str, str]) -> Found:
     if args.url:
         url = websocket_url(args.url)
-        found = uvloop.run(turns(url, args.key, bare, args.seconds, args.trials))
+        found = uvloop.run(turns(args, url, bare))
         found |= uvloop.run(paces(url, args.key, args.seconds, args.trials))
         return {"as_it_is": found}
     with ExitStack() as stack:
@@ -113,7 +120,9 @@ def measure(args: argparse.Namespace, bare: dict[str, str]) -> Found:
         gc.collect()
         gc.freeze()
         url = websocket_url(servers[f"safety_{args.policies[-1]}"].url)
-        both = turn_times.measure(servers, bare, FRAME, args.seconds, args.trials)
+        both = turn_times.measure(
+            servers, bare, echoed(args.said), args.said, args.seconds, args.trials
+        )
         return uvloop.run(both) | uvloop.run(paces(url, None, args.seconds, args.trials))
 
 
@@ -122,6 +131,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of each case in a trial")
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--policies", nargs="+", default=["off", "score"], help="of safety")
+    parser.add_argument(
+        "--instructions", dest="said", action="store_const", const=INSTRUCTIONS, help="in each"
+    )
     parser.add_argument("--url", help="base URL of a running server, with /v1")
     parser.add_argument("--key", help="its API key")
     args = parser.parse_args()

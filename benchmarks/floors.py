@@ -17,9 +17,9 @@ from typing import Any
 import uvicorn
 import uvloop
 
-ANSWER = b"{" + b"." * 112_000 + b"}"
-"""Three events that repeat 36 KB of instructions and tools, and some short ones."""
-WAYS = {"actor": (39_800, 4_900), "worker": (2_650, 220)}
+ANSWER = b"{" + b"." * 59_900 + b"}"
+"""Three events that repeat 19 KB of tools, and some short ones."""
+WAYS = {"actor": (23_000, 4_900), "worker": (2_650, 220)}
 """Bytes there and back."""
 START_S = 30.0
 

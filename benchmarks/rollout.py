@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import uvloop
-from agent_client import INSTRUCTIONS, OUTPUT, TOOLS, Connection, connected, next_input
+from agent_client import OUTPUT, Connection, codex_frame, connected, first_input, next_input
 from http_client import HttpConnection, http_connected
 from served import ONLY_SIMULATED, served, websocket_url
 from turn_times import TOKEN_CHARACTERS
@@ -40,23 +40,12 @@ Items = list[dict[str, Any]]
 
 
 def body(items: Items, parent: str | None, rate: int) -> bytes:
-    request = {
-        "model": f"sim-{rate}",
-        "instructions": INSTRUCTIONS,
-        "tools": TOOLS,
-        "store": False,
-        "stream": True,
-        "metadata": {"sim.tool_turns": "10000", "sim.output_tokens": str(OUTPUT_TOKENS)},
-        "input": items,
-    }
-    if parent is not None:
-        request["previous_response_id"] = parent
-    return json.dumps({"type": "response.create", **request}).encode()
+    steering = {"sim.output_tokens": str(OUTPUT_TOKENS)}
+    return codex_frame(items, parent, f"sim-{rate}", **steering)
 
 
 def first_items() -> Items:
-    content = ("word " * HISTORY_TOKENS)[: HISTORY_TOKENS * TOKEN_CHARACTERS]
-    return [{"type": "message", "role": "user", "content": content}]
+    return first_input(("word " * HISTORY_TOKENS)[: HISTORY_TOKENS * TOKEN_CHARACTERS])
 
 
 def result(response: dict[str, Any]) -> Items:

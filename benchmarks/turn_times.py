@@ -10,11 +10,13 @@ import statistics
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
-from agent_client import Connection, Turn, codex_frame, connected, next_input
+from agent_client import Connection, Turn, codex_frame, connected, first_input, next_input
+from direct_engine import DirectEngine
 from served import Server, role, websocket_url
 
 GAPS_S = {"back_to_back": 0.0, "gaps_20_ms": 0.02}
@@ -29,7 +31,9 @@ CALM_S, SETTLE_S = 3.0, 60.0
 BUSY_US = 300_000
 """Of all processes in a second: an idle server takes about a third of that."""
 
+ENGINE = "engine"
 Found = dict[str, Any]
+Floors = dict[str, Callable[[], Awaitable[Turn]]]
 
 
 async def repeated(
@@ -49,9 +53,11 @@ async def repeated(
 class Chain:
     """Turns behind a history of some length; a new chain begins before it has grown."""
 
-    def __init__(self, connection: Connection, tokens: int) -> None:
+    def __init__(self, connection: Connection, tokens: int, instructions: str | None) -> None:
         text = ("word " * tokens)[: tokens * TOKEN_CHARACTERS]
-        self._first = codex_frame([{"type": "message", "role": "user", "content": text}], None)
+        self._instructions = instructions
+        first = first_input(text) if instructions is None else first_input(text, None)
+        self._first = codex_frame(first, None, instructions=instructions)
         self._connection = connection
         self._response: dict[str, Any] = {}
         self._left = 0
@@ -60,7 +66,8 @@ class Chain:
         if not self._left:
             await self.begin()
         self._left -= 1
-        frame = codex_frame(next_input(self._response), self._response["id"])
+        new, parent = next_input(self._response), self._response["id"]
+        frame = codex_frame(new, parent, instructions=self._instructions)
         turn = await self._connection.turn(frame)
         self._response = turn.response
         return turn
@@ -103,23 +110,26 @@ async def settled(server: psutil.Process) -> None:
 
 
 async def measure(
-    servers: dict[str, Server], bare: dict[str, str], frame: bytes, seconds: float, trials: int
+    servers: dict[str, Server],
+    bare: dict[str, str],
+    frame: bytes,
+    instructions: str | None,
+    seconds: float,
+    trials: int,
 ) -> Found:
     """By server. All cases in turn, `trials` times, so that a slow moment of the machine hits each.
 
-    `bare`: the floors, by name.
+    `bare`: the floors that are servers, by name; they are sent `frame`.
     """
     times: dict[tuple[str, str], list[list[float]]] = {}
     costs: dict[tuple[str, str], list[Counter[str]]] = {}
     async with AsyncExitStack() as stack:
-        floors = await connected_floors(stack, bare)
-        chains = await warmed(stack, servers, seconds)
+        floors = await begun_floors(stack, bare, frame)
+        chains = await warmed(stack, servers, instructions, seconds)
         for _ in range(trials):
             for gap, gap_s in GAPS_S.items():
-                for name, floor in floors.items():
-                    found = await repeated(
-                        lambda floor=floor: floor.echo(frame), seconds / 4, gap_s
-                    )
+                for name, once in floors.items():
+                    found = await repeated(once, seconds / 4, gap_s)
                     times.setdefault((f"floor_{name}", gap), []).append(found)
                 for (name, tokens), chain in chains.items():
                     process = servers[name].process
@@ -129,11 +139,13 @@ async def measure(
     return judged(times, costs)
 
 
-async def connected_floors(stack: AsyncExitStack, bare: dict[str, str]) -> dict[str, Connection]:
-    return {
-        name: await stack.enter_async_context(connected(url, terminals=(b"{",)))
-        for name, url in bare.items()
-    }
+async def begun_floors(stack: AsyncExitStack, bare: dict[str, str], frame: bytes) -> Floors:
+    """What a turn cannot do without, by name: the engine's own work, and ways of bytes."""
+    floors: Floors = {ENGINE: DirectEngine().next_turn}
+    for name, url in bare.items():
+        connection = await stack.enter_async_context(connected(url, terminals=(b"{",)))
+        floors[name] = partial(connection.echo, frame)
+    return floors
 
 
 async def bursts(
@@ -160,14 +172,15 @@ async def bursts(
 
 
 async def warmed(
-    stack: AsyncExitStack, servers: dict[str, Server], seconds: float
+    stack: AsyncExitStack, servers: dict[str, Server], instructions: str | None, seconds: float
 ) -> "dict[tuple[str, int], Chain]":
     """By server and history; returns when the servers are as calm as they become."""
     chains: dict[tuple[str, int], Chain] = {}
     for name, server in servers.items():
         for tokens in HISTORIES:
             opened = connected(websocket_url(server.url))
-            chains[name, tokens] = Chain(await stack.enter_async_context(opened), tokens)
+            connection = await stack.enter_async_context(opened)
+            chains[name, tokens] = Chain(connection, tokens, instructions)
     for chain in chains.values():
         await repeated(chain.next_turn, seconds / 5, 0.0)
     for server in servers.values():
@@ -185,6 +198,10 @@ def judged(
     for (name, case), trials in times.items():
         cost = {"cpu_us": cost_of(costs[name, case])} if (name, case) in costs else {}
         found.setdefault(name, {})[case] = spread(trials) | cost
+        if cost:
+            gap = case.removesuffix(f"_{case.split('_')[-1]}")
+            beyond = overhead(trials, times[f"floor_{ENGINE}", gap])
+            found[name][case] |= {"overhead": beyond}
     for name in {name for name, _ in costs}:
         for gap in GAPS_S:
             short, long = (times[name, f"{gap}_{tokens}"] for tokens in HISTORIES)
@@ -203,6 +220,13 @@ def spread(trials: list[list[float]]) -> Found:
         "p99_ms": round(statistics.median(p99), 3),
         "turns": sum(map(len, trials)),
     }
+
+
+def overhead(trials: list[list[float]], engine: list[list[float]]) -> Found:
+    """`spread` of what each turn takes beyond the engine's own time in the same trial."""
+    own = [statistics.median(trial) for trial in engine]
+    beyond = [[ms - less for ms in trial] for trial, less in zip(trials, own, strict=True)]
+    return {name: value for name, value in spread(beyond).items() if name != "turns"}
 
 
 def cost_of(trials: list[Counter[str]]) -> Found:

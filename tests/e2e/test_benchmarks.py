@@ -21,12 +21,13 @@ def line_of(name: str, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def test_end_to_end_measures_turns_two_floors_and_the_pace(server: RunningServer) -> None:
+def test_end_to_end_measures_turns_three_floors_and_the_pace(server: RunningServer) -> None:
     found = line_of("end_to_end.py", "--url", server.url, "--seconds", "0.1")
     turns = found["as_it_is"]
     for name in ("back_to_back", "gaps_20_ms"):
         assert 0 < turns[f"floor_echo_{name}"]["p50_ms"] < turns[name]["p50_ms"]
         assert 0 < turns[f"floor_hops_{name}"]["p50_ms"] < turns[name]["p50_ms"]
+        assert 0 < turns[f"floor_engine_{name}"]["p50_ms"] < turns[name]["p50_ms"]
     assert 0 < turns["stream_4000_achieved"]["median"] < 1.1
     assert 0 < turns["streams_25_x_1000_achieved"]["min"] < 1.1
 
@@ -47,8 +48,9 @@ def test_end_to_end_measures_two_histories_and_names_who_spends_what() -> None:
     for name in ("back_to_back_1000", "back_to_back_100000", "gaps_20_ms_1000"):
         cost = turns[name]["cpu_us"]
         assert 0 < cost["ServeReplica:gateway:Gateway"] < cost["all"]
-        for floor in ("floor_echo", "floor_hops"):
+        for floor in ("floor_engine", "floor_echo", "floor_hops"):
             assert 0 < found[floor]["back_to_back"]["p50_ms"] < turns[name]["p50_ms"]
+        assert turns[name]["overhead"]["p50_ms"] < turns[name]["p50_ms"]
     assert turns["back_to_back_ratio"]["median"] > 0
 
 
