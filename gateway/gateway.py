@@ -73,6 +73,7 @@ class Gateway:
         await self._background.close()
         await self._server.close()
         self._serving.services.settlements.deliver()
+        self._serving.observation.close()
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.wait((self._ticker,))

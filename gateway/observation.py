@@ -4,24 +4,43 @@ Above all how conversations are continued: a client that sends everything again 
 right answers, slowly, and nothing else would show it.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from turnwire.gateway.caller import Caller
 from turnwire.gateway.stage_metrics import StageMetrics
 from turnwire.pipelines.continuity import Setbacks
-from turnwire.pipelines.messages import Continuation, Prepared
+from turnwire.pipelines.messages import Continuation, Prepared, UsageRecord
 from turnwire.pipelines.protocol.errors import ApiError
 from turnwire.pipelines.protocol.tool_choice import HOSTED
+from turnwire.pipelines.stages import Stages
 from turnwire.pipelines.turn import Turn
+
+NOTED_S = 0.05
+"""Ended turns wait so long at most to be counted and logged, together: by then nobody waits for
+the next event of a client that came back at once."""
+MAX_UNNOTED = 256
 
 logger = logging.getLogger("turnwire.turn")
 
 
+@dataclass(slots=True)
+class _Ended:
+    """A turn that got a response, as far as it is counted and logged."""
+
+    response_id: str
+    caller: Caller
+    came: Continuation
+    usage: UsageRecord
+    stages: Stages
+
+
 class Observation:
-    """All turns of one gateway. It lives as long as the gateway."""
+    """All turns of one gateway. It lives as long as the gateway; `close` it then."""
 
     def __init__(
         self,
@@ -34,6 +53,8 @@ class Observation:
         """
         self._prompt_checks = prompt_checks
         self._counted = 0, 0
+        self._unnoted: list[_Ended] = []
+        self._timer: asyncio.TimerHandle | None = None
         self.setbacks = Setbacks()
         self._registry = CollectorRegistry()
         self.turns = Counter(
@@ -81,6 +102,7 @@ class Observation:
 
     def text(self) -> bytes:
         """In the text format of Prometheus."""
+        self.note()
         before, self._counted = self._counted, self._prompt_checks()
         self.checks.inc(self._counted[0] - before[0])
         self.mismatches.inc(self._counted[1] - before[1])
@@ -90,6 +112,43 @@ class Observation:
         """No response was made. What follows in that conversation follows an error."""
         self.refusals.labels(caller.family, caller.transport, error.code).inc()
         self.setback(caller)
+
+    def ended(self, turn: _Ended) -> None:
+        """To be noted in a moment."""
+        self._unnoted.append(turn)
+        if len(self._unnoted) >= MAX_UNNOTED:
+            self.note()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(NOTED_S, self.note)
+
+    def note(self) -> None:
+        """Count and log all turns that ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        turns, self._unnoted = self._unnoted, []
+        for turn in turns:
+            self._note(turn)
+
+    def close(self) -> None:
+        self.note()
+
+    def _note(self, turn: _Ended) -> None:
+        caller, usage = turn.caller, turn.usage
+        labels = caller.family, caller.transport, turn.came, usage.status
+        self.turns.labels(*labels).inc()
+        self.stages.add(turn.stages.spent_us)
+        logger.info(
+            "turn.ended response_id=%s client=%s transport=%s continuation=%s status=%s "
+            "model=%s input_tokens=%d cached_tokens=%d output_tokens=%d us=%s",
+            turn.response_id,
+            *labels,
+            usage.model,
+            usage.counts.input_tokens,
+            usage.counts.cached_tokens,
+            usage.counts.output_tokens,
+            turn.stages,
+        )
 
     def setback(self, caller: Caller) -> None:
         if caller.conversation:
@@ -127,19 +186,6 @@ class ObservedTurn:
                 refusal.code,
             )
         elif usage is not None:
-            labels = caller.family, caller.transport, self._came, usage.status
-            self._observation.turns.labels(*labels).inc()
-            self._observation.stages.add(turn.stages.spent_us)
             if turn.failure is not None:
                 self._observation.setback(caller)
-            logger.info(
-                "turn.ended response_id=%s client=%s transport=%s continuation=%s status=%s "
-                "model=%s input_tokens=%d cached_tokens=%d output_tokens=%d us=%s",
-                turn.id,
-                *labels,
-                usage.model,
-                usage.counts.input_tokens,
-                usage.counts.cached_tokens,
-                usage.counts.output_tokens,
-                turn.stages,
-            )
+            self._observation.ended(_Ended(turn.id, caller, self._came, usage, turn.stages))

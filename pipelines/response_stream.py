@@ -88,6 +88,11 @@ class ResponseStream:
         self.status: Status = "in_progress"
 
     @property
+    def exists(self) -> bool:
+        """Does it have its beginning?"""
+        return bool(self._state)
+
+    @property
     def output(self) -> Json:
         """The finished items, as a JSON list."""
         return b"[%b]" % b",".join(self._items[index] for index in sorted(self._items))

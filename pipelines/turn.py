@@ -69,6 +69,8 @@ class Turn:
         self._deadline: asyncio.Timeout | None = None
         self._end_error: ApiError | None = None
         self._sent_s = 0.0
+        self._told = False
+        """Does the listener know that the turn is prepared?"""
         self._conversation_id: str | None = None
 
     @property
@@ -100,8 +102,10 @@ class Turn:
             raise
         finally:
             self._release()
-            if self._work is not None and self.usage is None and not self._withdrawn:
-                self._settle(self._work)
+            if self._work is not None:
+                self._tell_prepared(self._work)
+                if self.usage is None and not self._withdrawn:
+                    self._settle(self._work)
 
     def end(self, error: ApiError) -> None:
         """End the response as failed with `error`, as soon as it exists."""
@@ -175,7 +179,6 @@ class Turn:
         )
         held = screening.holds_output
         self._work = Work(request, model, prepared, stream, screening, created_at, held)
-        self._listener.prepared(prepared)
         return self._work
 
     async def _respond(self, work: Work) -> None:
@@ -207,21 +210,20 @@ class Turn:
     def _fail(self, work: Work, error: ApiError) -> None:
         self.failure = error
         self._evict = error.status not in _KEEPS_PARENT
+        self._create(work)
         self._flush(work, work.stream.failed(error))
 
     async def _answer(self, work: Work) -> None:
-        # Said behind the command to the worker: writing a long echo takes as long as a token.
+        # Said behind the command to the worker: a long echo takes as long to make as a token.
         generation = Generation(
-            self._services, self._memory, work, sent=lambda: self._flush(work, now=False)
+            self._services, self._memory, work, sent=lambda: self._start(work, now=False)
         )
         if work.prepared.background:
             # Its client waits for no token, only for the record that is made of these.
-            self._flush(work, *work.stream.accepted())
-        else:
-            work.unsent = work.stream.created()
-        await generation.find_worker(lambda: self._flush(work, *work.stream.queued()))
+            self._create(work)
+            self._flush(work)
+        await generation.find_worker(lambda: self._queue(work))
         self.stages.passed("route")
-        work.unsent += work.stream.started()
         if work.prepared.compaction and await self._compact(work):
             return
 
@@ -232,9 +234,34 @@ class Turn:
         self.stages.passed("decode")
         await self._conclude(work, finish)
 
+    def _create(self, work: Work) -> None:
+        """Say that the response exists, in front of whatever comes next."""
+        self._tell_prepared(work)
+        if not work.stream.exists:
+            stream = work.stream
+            work.unsent += stream.accepted() if work.prepared.background else stream.created()
+
+    def _tell_prepared(self, work: Work) -> None:
+        if not self._told:
+            self._told = True
+            self._listener.prepared(work.prepared)
+
+    def _queue(self, work: Work) -> None:
+        """Say that no worker is free."""
+        self._create(work)
+        self._flush(work, *work.stream.queued())
+
+    def _start(self, work: Work, *, now: bool = True) -> None:
+        """Say, once, that a worker has it or will have it in a moment."""
+        self._create(work)
+        if not work.started:
+            work.started = True
+            work.unsent += work.stream.started()
+        self._flush(work, now=now)
+
     async def _compact(self, work: Work) -> bool:
         """True: that was all there is to do."""
-        self._flush(work)
+        self._start(work)
         ended = await compact(work, self._services, self._memory, self._emit)
         self.stages.passed("decode")
         if ended:
@@ -243,7 +270,8 @@ class Turn:
 
     async def _warm_up(self, work: Work) -> None:
         """Answered at once: the prompt is evaluated when the client does not wait any more."""
-        self._emit(work.stream.created())
+        self._create(work)
+        self._flush(work)
         if work.held:
             await work.screening.passed()
         work.stream.counts = m.Counts(input_tokens=work.prepared.input_tokens)

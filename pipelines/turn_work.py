@@ -43,6 +43,8 @@ class Work:
     """Output waits for the verdict."""
     unsent: list[Json] = field(default_factory=list)
     """Events that have their numbers and leave with the next ones."""
+    started: bool = False
+    """Was `response.in_progress` among them?"""
     conversation_version: int = 0
     """The version that it made of its conversation, once it was appended."""
     parser: OutputParser = field(init=False)

@@ -1,5 +1,6 @@
 """What `/metrics` and the log say of turns."""
 
+import asyncio
 import logging
 import re
 from typing import Any
@@ -153,11 +154,34 @@ async def test_a_turn_is_one_line_of_the_log(
     async with town.connect() as socket:
         first = (await turn(socket))[-1]["response"]["id"]
         await turn(socket, previous_response_id=first)
+    async with town.httpx() as client:  # whoever looks finds all that has ended
+        await client.get(f"http://{town.host}:{town.port}/metrics")
     lines = [line for line in caplog.messages if line.startswith("turn.ended")]
     assert len(lines) == 2
     assert f"response_id={first} client=python transport=websocket" in lines[0]
     assert "continuation=incremental status=completed" in lines[1]
     assert re.search(r" us=receive:\d+,queue:\d+,route:\d+,prepare:\d+,prefill:", lines[1])
+
+
+async def test_the_lines_of_turns_come_also_when_nobody_asks(
+    opener: Opener, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "turnwire.turn")
+    noted = asyncio.Event()
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            noted.set()
+
+    handler = Heard()
+    logging.getLogger("turnwire.turn").addHandler(handler)
+    try:
+        town = await opener.open()
+        async with town.connect() as socket, asyncio.timeout(10):
+            await turn(socket)
+            await noted.wait()
+    finally:
+        logging.getLogger("turnwire.turn").removeHandler(handler)
 
 
 async def test_metrics_are_for_those_who_have_a_key(opener: Opener) -> None:
