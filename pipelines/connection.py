@@ -33,6 +33,7 @@ from turnwire.pipelines.prompts.rendered import (
     Prompts,
 )
 from turnwire.pipelines.protocol.codec import parent_named
+from turnwire.pipelines.protocol.echo import Echoes
 from turnwire.pipelines.protocol.errors import (
     InvalidRequest,
     NotFound,
@@ -81,6 +82,7 @@ class ConnectionState:
             settings.max_input_characters,
         )
         self._drafts = Drafts(tenant, settings.max_context_bytes, formats, self.history.charge)
+        self._echoes = Echoes()
         self._running: dict[str, RunningTurn] = {}
         self._ended: OrderedDict[str, tuple[Prompts, Head]] = OrderedDict()
 
@@ -281,7 +283,8 @@ class ConnectionState:
         here = self.history.has_latest(command.lane)
         continued = request.names_what_is_before and parent is not None
         came = continuation(continued, request.input, parent_here=here)
-        prepared = prepared_of(command, request, draft.new, running.turn, facts, prompt, came)
+        echo = self._echoes.of(request)
+        prepared = prepared_of(command, request, echo, draft.new, running.turn, facts, prompt, came)
         # From here on the parent is its own, to be let go when it ends.
         self._running[response_id] = running
         if plan is None:

@@ -11,7 +11,7 @@ from turnwire.pipelines.lineage import Checkpoint, chain_to, content_after, cont
 from turnwire.pipelines.new_items import NewItems
 from turnwire.pipelines.opened_items import opened_run
 from turnwire.pipelines.prompts.constraint import constraint_of
-from turnwire.pipelines.protocol.echo import echo_of
+from turnwire.pipelines.protocol.echo import Echo, tools_echo
 from turnwire.pipelines.protocol.errors import ContextLengthExceeded, Internal, InvalidRequest
 from turnwire.pipelines.protocol.include import LOGPROBS
 from turnwire.pipelines.protocol.items import Item, kept_items
@@ -74,13 +74,13 @@ def _logprobs(model: m.Model, request: Request) -> int | None:
 def prepared_of(
     command: m.Prepare,
     request: Request,
+    echo: Echo,
     new: NewItems,
     turn: Checkpoint,
     facts: m.Facts,
     prompt: m.Prompt,
     came: m.Continuation,
 ) -> m.Prepared:
-    echo = echo_of(request)
     known = echo.key == command.known_echo
     # A parent that nobody named is no part of what is stored: all of the input is.
     parent = None if new.repeated or turn.parent is None or turn.parent.stored else turn.parent
@@ -100,7 +100,7 @@ def prepared_of(
         stored_input=b"[%b]" % (request.sent or new.given_json) if kept else None,
         stored_context=_stored_context(request, parent) if request.store else None,
         echo_turn=echo.turn,
-        echo_tools=None if known else echo.tools,
+        echo_tools=None if known else tools_echo(request),
         foreign_items=new.foreign,
         unsupported_tools=len(request.tools.dropped),
         dropped_tools=request.tools.dropped,

@@ -10,29 +10,46 @@ from turnwire.pipelines.protocol.requests import Request
 
 
 class Echo(NamedTuple):
-    """Three runs of members, without braces."""
+    """Two runs of members, without braces."""
 
     key: bytes
-    """Names `members` and `tools` together."""
+    """Names `members` and what `tools_echo` makes together."""
     members: Json
-    tools: Json
-    """`instructions` and `tools`, the bulk of it."""
     turn: Json
     """What differs from turn to turn; not covered by `key`."""
 
 
-def echo_of(request: Request) -> Echo:
-    """Every member that Open Responses or OpenAI's types require."""
-    members = _members(request)
-    key = fingerprint(members + request.tools.key + request.instructions.key)
-    tools = b'"instructions":%b,"tools":%b' % (request.instructions.json, request.tools.echo)
+class Echoes:
+    """Of the requests of one connection; what repeats is made once."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Request, bytes, Json] | None = None
+
+    def of(self, request: Request) -> Echo:
+        """Every member that Open Responses or OpenAI's types require."""
+        first = request.repeats
+        if first is not None and self._last is not None and self._last[0] is first:
+            return Echo(self._last[1], self._last[2], _turn(request))
+        members = _members(request)
+        key = fingerprint(members + request.tools.key + request.instructions.key)
+        if first is not None:
+            self._last = first, key, members
+        return Echo(key, members, _turn(request))
+
+
+def _turn(request: Request) -> Json:
     turn = b'"previous_response_id":%b,"metadata":%b' % (
         _json(request.previous_response_id),
         _json(request.metadata),
     )
     if request.conversation_id is not None:
         turn += b',"conversation":{"id":%b}' % _json(request.conversation_id)
-    return Echo(key, members, tools, turn)
+    return turn
+
+
+def tools_echo(request: Request) -> Json:
+    """`instructions` and `tools`, the bulk of it."""
+    return b'"instructions":%b,"tools":%b' % (request.instructions.json, request.tools.echo)
 
 
 def _members(request: Request) -> Json:

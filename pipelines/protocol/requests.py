@@ -4,9 +4,11 @@ from typing import Literal
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from turnwire.pipelines.messages import Json, Sampling
 from turnwire.pipelines.protocol.codec import (
+    NULL,
     Body,
     FormatKind,
     Summary,
@@ -82,6 +84,8 @@ class Request(msgspec.Struct, frozen=True):
     """The input as it came, a run of items, where what was sealed in it is opened in `input`."""
     window: int = 0
     """So many of the first items stand for a compaction item and all before it."""
+    repeats: "Request | None" = None
+    """One before it, without its input: the same but for what is new in each turn."""
 
     @property
     def names_what_is_before(self) -> bool:
@@ -100,6 +104,8 @@ class _Conversation(msgspec.Struct, frozen=True):
     id: str
 
 
+_READ_ANEW = {"input": NULL, "tools": NULL, "instructions": NULL}
+"""Members that are known another way."""
 _texts = msgspec.json.Decoder(dict[str, Raw])
 _verbosities = msgspec.json.Decoder(Verbosity | None)
 _formats = msgspec.json.Decoder(_Format)
@@ -109,17 +115,46 @@ _booleans = msgspec.json.Decoder(bool | None)
 
 
 class RequestParser:
-    """Parses the requests of one connection; knows the tools and instructions it saw before."""
+    """Parses the requests of one connection; knows the tools and instructions it saw before.
+
+    Most turns of an agent differ from the last one in what is new alone: then only that is read.
+    """
 
     def __init__(self, random_bytes: RandomBytes, max_input_characters: int) -> None:
         self._random_bytes = random_bytes
         self._max_input_characters = max_input_characters
         self._tools = Parsed(parse_tools)
         self._instructions = Parsed(parse_instructions)
+        self._last: tuple[Transport, Body, Request] | None = None
+        """What the last request on a conversation had beside its input."""
 
     def parse(self, frame: Json, transport: Transport) -> Request:
         """Raises InvalidRequest that names the field at fault."""
         body = decode_body(frame)
+        if body.previous_response_id is None:
+            return self._parsed(body, transport)
+        rest = replace(body, previous_response_id="", metadata=None, **_READ_ANEW)
+        if self._last is not None and self._last[:2] == (transport, rest):
+            last = self._last[2]
+            tools = self._tools.get(body.tools)
+            instructions = self._instructions.get(body.instructions)
+            if tools is last.tools and instructions is last.instructions:
+                items, triggered = parse_input(body.input, self._random_bytes)
+                self._check_size(items)
+                return replace(
+                    last,
+                    input=items,
+                    compacts=triggered,
+                    previous_response_id=body.previous_response_id,
+                    metadata=body.metadata or {},
+                    repeats=last,
+                )
+        request = self._parsed(body, transport)
+        if request.generate:
+            self._last = transport, _let_go(rest), replace(request, input=())
+        return request
+
+    def _parsed(self, body: Body, transport: Transport) -> Request:
         model = _model(body)
         _refuse_unservable(body)
         _check_background(body, transport)
@@ -180,6 +215,16 @@ class RequestParser:
                     f"{self._max_input_characters} allowed.",
                     f"input[{index}]",
                 )
+
+
+def _let_go(body: Body) -> Body:
+    """The same, without the frame that raw members are a part of."""
+    raws = {
+        name: Raw(bytes(value))
+        for name in Body.__struct_fields__
+        if isinstance(value := getattr(body, name), Raw)
+    }
+    return replace(body, **raws)
 
 
 def _model(body: Body) -> str:

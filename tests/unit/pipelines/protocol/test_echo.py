@@ -3,8 +3,8 @@ from typing import Any
 
 from openai.types.responses import Response
 
-from turnwire.pipelines.protocol.echo import Echo, echo_of
-from turnwire.pipelines.protocol.requests import RequestParser
+from turnwire.pipelines.protocol.echo import Echo, Echoes, tools_echo
+from turnwire.pipelines.protocol.requests import Request, RequestParser
 
 OPEN_RESPONSES = {
     *("background", "instructions", "max_output_tokens", "max_tool_calls", "model", "metadata"),
@@ -14,20 +14,33 @@ OPEN_RESPONSES = {
 }
 
 
-def echo(**fields: object) -> Echo:
+def request_of(fields: dict[str, object]) -> Request:
     frame = json.dumps({"model": "m"} | fields).encode()
-    return echo_of(RequestParser(bytes, 1000).parse(frame, "websocket"))
+    return RequestParser(bytes, 1000).parse(frame, "websocket")
 
 
-def members(found: Echo) -> dict[str, Any]:
-    joined: dict[str, Any] = json.loads(b"{%b,%b,%b}" % (found.members, found.tools, found.turn))
+def echo(**fields: object) -> bytes:
+    """The whole of it, as an object."""
+    request = request_of(fields)
+    return whole(Echoes().of(request), tools_echo(request))
+
+
+def whole(found: Echo, tools: bytes) -> bytes:
+    return b"{%b,%b,%b}" % (found.members, tools, found.turn)
+
+
+def key(**fields: object) -> bytes:
+    return Echoes().of(request_of(fields)).key
+
+
+def members(found: bytes) -> dict[str, Any]:
+    joined: dict[str, Any] = json.loads(found)
     return joined
 
 
 def test_every_member_that_repeats_the_request_is_there_once() -> None:
     found = echo()
-    whole = b"{%b,%b,%b}" % (found.members, found.tools, found.turn)
-    pairs = json.loads(whole, object_pairs_hook=lambda pairs: [name for name, _ in pairs])
+    pairs = json.loads(found, object_pairs_hook=lambda pairs: [name for name, _ in pairs])
     assert set(members(found)) == OPEN_RESPONSES
     assert len(pairs) == len(OPEN_RESPONSES)
 
@@ -62,8 +75,8 @@ def test_what_open_responses_wants_as_numbers_and_keys_is_never_null() -> None:
 
 
 def test_the_key_covers_all_but_what_changes_each_turn() -> None:
-    same = echo(metadata={"a": "b"}, previous_response_id="r", input="x")
-    assert same.key == echo().key
+    same = key(metadata={"a": "b"}, previous_response_id="r", input="x")
+    assert same == key()
     for fields in (
         {"instructions": "x"},
         {"tools": [{"type": "web_search"}]},
@@ -74,9 +87,27 @@ def test_the_key_covers_all_but_what_changes_each_turn() -> None:
         {"user": "u"},
         {"model": "other"},
     ):
-        assert echo(**fields).key != echo().key
+        assert key(**fields) != key()
 
 
 def test_what_the_client_wrote_is_spliced_as_it_was() -> None:
     found = echo(text={"verbosity": "low", "format": {"type": "text"}})
-    assert b'"text":{"verbosity": "low", "format": {"type": "text"}}' in found.members
+    assert b'"text":{"verbosity": "low", "format": {"type": "text"}}' in found
+
+
+def test_the_echo_of_a_request_that_repeats_another_is_the_same_as_by_itself() -> None:
+    parser, echoes = RequestParser(bytes, 1000), Echoes()
+    turns: list[dict[str, object]] = [
+        {"input": "a"},
+        {"input": "b", "metadata": {"k": "v"}},
+        {"input": "c", "instructions": "Be brief."},
+        {"input": "d", "instructions": "Be brief."},
+        {"input": "e", "instructions": "Be brief.", "tools": [{"type": "web_search"}]},
+        {"input": "f", "temperature": 0.5},
+        {"input": "g", "temperature": 0.5},
+    ]
+    for number, fields in enumerate(turns):
+        body = {"model": "m", "previous_response_id": f"resp_{number}"} | fields
+        frame = json.dumps(body).encode()
+        alone = Echoes().of(RequestParser(bytes, 1000).parse(frame, "websocket"))
+        assert echoes.of(parser.parse(frame, "websocket")) == alone

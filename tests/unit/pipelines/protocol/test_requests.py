@@ -2,6 +2,9 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from turnwire.pipelines.protocol.errors import InvalidRequest
 from turnwire.pipelines.protocol.items import Message
@@ -286,3 +289,46 @@ def test_a_string_is_a_message_of_the_user() -> None:
         "role": "user",
         "content": [{"type": "input_text", "text": 'say "hi" 🙂'}],
     }
+
+
+_OPTIONS: dict[str, list[object]] = {
+    "input": ["go on", user("more")["input"], [], None, [{"type": "compaction_trigger"}], 5],
+    "previous_response_id": ["resp_1", "resp_2", None],
+    "instructions": ["Be brief.", "Be long.", None, 7],
+    "tools": [tool(name="f")["tools"], tool(name="g")["tools"], None, {}],
+    "tool_choice": ["auto", {"type": "function", "name": "f"}, None],
+    "metadata": [{"k": "v"}, {}, None],
+    "model": ["m", "n", None],
+    "stream": [True, False],
+    "generate": [True, False],
+    "conversation": [None, "conv_1"],
+    "background": [False, True],
+    "temperature": [0.5, None],
+}
+
+
+_USUAL = {name: values[0] for name, values in _OPTIONS.items()}
+_CHANGES = st.lists(
+    st.sampled_from([(name, value) for name, values in _OPTIONS.items() for value in values]),
+    max_size=2,
+).map(dict)
+
+
+@given(st.lists(_CHANGES, min_size=2, max_size=8), st.sampled_from(["websocket", "http"]))
+def test_what_a_parser_saw_before_changes_nothing(
+    turns: list[dict[str, object]], transport: Transport
+) -> None:
+    """Most bodies of a conversation differ in little, and only that is read."""
+    experienced = RequestParser(bytes, 1000)
+    for changes in turns:
+        alone = outcome(RequestParser(bytes, 1000), _USUAL | changes, transport)
+        assert outcome(experienced, _USUAL | changes, transport) == alone
+
+
+def outcome(
+    parser: RequestParser, body: dict[str, object], transport: Transport
+) -> Request | tuple[str, str | None]:
+    try:
+        return replace(parser.parse(json.dumps(body).encode(), transport), repeats=None)
+    except InvalidRequest as error:
+        return error.message, error.param
