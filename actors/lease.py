@@ -53,7 +53,9 @@ class ConnectionPool:
         channel: ChannelSettings,
         budget: int | None = None,
         refillable: Callable[[], bool] = lambda: True,
+        others: Callable[[], list[Channel]] = lambda: [],
     ) -> None:
+        """`others`: channels to the other gateways of the node, asked by what is said."""
         self._factory = factory
         self._node = node
         self._settings = settings
@@ -67,7 +69,7 @@ class ConnectionPool:
         """Actor to the tenant it serves, or served until now."""
         self._connections: dict[str, LeasedConnection] = {}
         self._conversations = NodeConversations(
-            settings.node_index_bytes, settings.collect_s, self._links_of_tenants
+            settings.node_index_bytes, settings.collect_s, self._links_of_tenants, others
         )
         self._shared = SharedConnections(self._open, self._close, max(1, most // 2))
         self._tasks = OwnedTasks("lease")
@@ -120,6 +122,10 @@ class ConnectionPool:
                 link.forget(response_id, conversation_id)
                 if link.owed > MAX_UNACKNOWLEDGED:
                     self._stuck(link)
+
+    async def find_content(self, command: m.FindContent) -> m.FoundContent:
+        """Answers another gateway of the node."""
+        return m.FoundContent(await self._conversations.find_here(command.tenant, command.wanted))
 
     @property
     def index_bytes(self) -> int:

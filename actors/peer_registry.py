@@ -7,6 +7,7 @@ registry fills up again only as workers come back, so a worker whose link still 
 import random
 from collections.abc import Callable, Container
 
+from turnwire.actors.channel import Channel
 from turnwire.actors.owned_tasks import OwnedTasks
 from turnwire.actors.peer_link import Dial, PeerLink
 from turnwire.pipelines import messages as m
@@ -74,6 +75,15 @@ class PeerRegistry:
         links = [link for link in links if link.live] or links
         self._turn += 1
         return links[self._turn % len(links)]
+
+    def channels_on(self, node: str, pool: str, but: str) -> list[Channel]:
+        """To all workers of a pool on a node that can be reached at once, without one of them."""
+        return [
+            link.channel
+            for link in self._links.values()
+            if link.worker.pool == pool and link.worker.endpoint.node == node
+            if link.usable and link.id != but
+        ]
 
     def models(self) -> tuple[m.Model, ...]:
         """What the workers that are there serve, each name once."""

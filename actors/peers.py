@@ -95,6 +95,10 @@ class Peers:
         """What the inference workers that are there serve, each name once."""
         return self._registry.models()
 
+    def other_gateways(self, own_id: str) -> list[Channel]:
+        """Channels to those on the same node that serve beside this one."""
+        return self._registry.channels_on(self._node, "gateway", own_id)
+
     async def _watch(self) -> None:
         backoff = Backoff()
         while True:

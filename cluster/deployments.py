@@ -107,8 +107,8 @@ class Gateway:
     async def __init__(self, place: Place, settings: Settings) -> None:  # type: ignore[misc]
         from turnwire.cluster.gateway_parts import GatewayParts
 
-        _, node = prepare_replica(place)
-        self._parts = GatewayParts(node, place, settings, routing())
+        gateway_id, node = prepare_replica(place)
+        self._parts = GatewayParts(gateway_id, node, place, settings, routing())
         self._address = await self._parts.start()
         process.loaded()
 

@@ -1,13 +1,17 @@
 """What a gateway replica is built of: channels to the pools, warm connection actors, the port."""
 
 from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from turnwire.actors.channel import Caller, Listener, UnaryHandler
 from turnwire.actors.connection import ConnectionActor
 from turnwire.actors.deployment_keys import DeploymentKeys
 from turnwire.actors.lease import ConnectionPool
 from turnwire.actors.lease_ray import RayActors
 from turnwire.actors.peers import Peers
+from turnwire.actors.registration import Registration
 from turnwire.actors.routing_ref import RoutingRef
 from turnwire.cluster import process
 from turnwire.cluster.place import Place
@@ -31,9 +35,17 @@ class PlacedConnectionActor(ConnectionActor):
 
 
 class GatewayParts:
-    """`start`, then `drain` once. Parts end in the reverse order of their making."""
+    """`start`, then `drain` once. Parts end in the reverse order of their making.
 
-    def __init__(self, node: str, place: Place, settings: Settings, routing: RoutingRef) -> None:
+    Several gateways of a node ask each other for conversations, each as a worker that is registered
+    with routing.
+    """
+
+    def __init__(
+        self, id: str, node: str, place: Place, settings: Settings, routing: RoutingRef
+    ) -> None:
+        self._id = id
+        self._routing = routing
         self._settings = settings
         self._place = place
         self._node = node
@@ -56,6 +68,7 @@ class GatewayParts:
             settings.channel,
             max(1, settings.connections.max_actors // settings.gateway.replicas),
             self._all_models_there,
+            partial(self._peers.other_gateways, id),
         )
         ports = Ports(
             router=self._peers.router,
@@ -80,6 +93,8 @@ class GatewayParts:
         await self._blocks.enter_async_context(self._peers)
         await self._blocks.enter_async_context(self._keys)
         await self._blocks.enter_async_context(self._connections)
+        if self._settings.gateway.replicas > 1:
+            await self._answer_others()
         address = await self._gateway.start()
         self._blocks.push_async_callback(self._gateway.close)
         return address
@@ -91,6 +106,21 @@ class GatewayParts:
             await self._peers.ledger.drain(SETTLE_S)
         finally:
             await self._blocks.aclose()
+
+    async def _answer_others(self) -> None:
+        channel = self._settings.channel
+        unary: dict[type[m.Message], UnaryHandler] = {m.FindContent: self._found}
+        listener = Listener(self._id, self._node, unary, {}, channel)
+        endpoint = await listener.start(folder=Path(self._place.folder))
+        self._blocks.push_async_callback(listener.close)
+        worker = m.Worker(endpoint, "gateway")
+        await self._blocks.enter_async_context(
+            Registration(worker, listener.secret, self._routing, lambda: (0, 0), channel)
+        )
+
+    async def _found(self, command: m.Message, _caller: Caller) -> m.FoundContent:
+        assert isinstance(command, m.FindContent), "what it is served for"
+        return await self._connections.find_content(command)
 
     def _forget(self, gone: m.Deleted) -> None:
         self._connections.forget(gone.tenant, gone.response_id, gone.conversation_id)

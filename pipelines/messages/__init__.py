@@ -45,7 +45,14 @@ from turnwire.pipelines.messages.connection import (
     Summarizing,
     TokenCount,
 )
-from turnwire.pipelines.messages.content import Collect, Collected, ContentUnknown, KnownTurn
+from turnwire.pipelines.messages.content import (
+    Collect,
+    Collected,
+    ContentUnknown,
+    FindContent,
+    FoundContent,
+    KnownTurn,
+)
 from turnwire.pipelines.messages.conversations import (
     AddItems,
     Appended,
@@ -149,10 +156,12 @@ __all__ = [
     "Fetch",
     "FetchConversation",
     "FetchItem",
+    "FindContent",
     "Finish",
     "FollowBackground",
     "Forget",
     "Form",
+    "FoundContent",
     "Generate",
     "GenerationFinished",
     "ItemPage",

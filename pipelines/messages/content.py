@@ -44,6 +44,19 @@ class KnownTurn(Message, frozen=True):
         return 1024 + kept + sum(map(len, self.rendered.values()))
 
 
+class FindContent(Message, frozen=True):
+    """From one gateway of a node to another: what do the actors of `tenant` there know of it?"""
+
+    tenant: str
+    wanted: ContentUnknown
+
+
+class FoundContent(Message, frozen=True):
+    """The longest known conversation, oldest turn first, without what is known to who asked."""
+
+    turns: tuple[KnownTurn, ...]
+
+
 class Collect(Message, frozen=True):
     """What turns ended since? `after`: the number of the last answer that arrived."""
 

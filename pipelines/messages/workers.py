@@ -37,7 +37,7 @@ class Worker(Message, frozen=True):
     """One live process of a pool."""
 
     endpoint: Endpoint
-    pool: Literal["inference", "safety", "billing", "storage"]
+    pool: Literal["inference", "safety", "billing", "storage", "gateway"]
     models: tuple[Model, ...] = ()
     max_ongoing: int = 16
     draining: bool = False

@@ -64,6 +64,14 @@ def one_a_gateway(
     raise AssertionError(f"{MOST_TRIES} connections went to {len(found)} gateways")
 
 
+def one_socket_a_gateway(server: RunningServer, stack: ExitStack) -> dict[int, Socket]:
+    def socket() -> tuple[int, Socket]:
+        opened = stack.enter_context(open_socket(server.url))
+        return opened.connection.local_address[1], opened
+
+    return one_a_gateway(server, socket)
+
+
 def get(connection: HTTPConnection, path: str) -> tuple[int, Any]:
     connection.request("GET", path)
     answer = connection.getresponse()
@@ -73,17 +81,13 @@ def get(connection: HTTPConnection, path: str) -> tuple[int, Any]:
 def test_a_stored_response_is_retrieved_and_continued_through_another_gateway(
     replicated: RunningServer, stack: ExitStack
 ) -> None:
-    def socket() -> tuple[int, Socket]:
-        opened = stack.enter_context(open_socket(replicated.url))
-        return opened.connection.local_address[1], opened
-
     def http() -> tuple[int, HTTPConnection]:
         opened = HTTPConnection(urlsplit(replicated.url).netloc, timeout=60)
         stack.callback(opened.close)
         opened.connect()
         return opened.sock.getsockname()[1], opened
 
-    sockets, clients = one_a_gateway(replicated, socket), one_a_gateway(replicated, http)
+    sockets, clients = one_socket_a_gateway(replicated, stack), one_a_gateway(replicated, http)
     here, there = sockets
     kept = sockets[here].turn("sim-max", "remember:COLOUR=teal", store=True).succeeded()
     unkept = sockets[here].turn("sim-max", "hi").succeeded()
@@ -93,6 +97,22 @@ def test_a_stored_response_is_retrieved_and_continued_through_another_gateway(
     assert sockets[there].turn("sim-max", "recall:COLOUR", parent=kept).text == "teal"
     refused = sockets[there].turn("sim-max", "hi", parent=unkept)
     assert refused.error["code"] == "previous_response_not_found"
+
+
+def test_a_history_in_full_is_known_through_whichever_gateway_it_came(
+    replicated: RunningServer, stack: ExitStack
+) -> None:
+    here, there = one_socket_a_gateway(replicated, stack).values()
+    items: list[dict[str, Any]] = []
+    before = 0
+    for number, socket in enumerate((here, there, there, here, there)):
+        text = f"remember:K{number}={number} and recall:K0"
+        items.append({"type": "message", "role": "user", "content": text})
+        ended = socket.turn("sim-max", items, instructions="Be quick.").succeeded()
+        assert (ended.text, ended.cached_tokens) == ("0", before)
+        before = ended.input_tokens
+        part = {"type": "output_text", "text": ended.text}
+        items.append({"type": "message", "role": "assistant", "content": [part]})
 
 
 def test_a_gateway_that_is_lost_leaves_the_port_to_the_other(

@@ -2,12 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from turnwire.actors.channel import Channel, Listener
 from turnwire.actors.connection import ConnectionActor
 from turnwire.actors.lease import ConnectionPool
 from turnwire.actors.leased_connection import LeasedConnection
@@ -42,12 +45,14 @@ class Actors:
 
 
 @asynccontextmanager
-async def opened(folder: Path, **settings: float) -> AsyncIterator[tuple[ConnectionPool, Actors]]:
+async def opened(
+    folder: Path, others: Callable[[], list[Channel]] = lambda: [], **settings: float
+) -> AsyncIterator[tuple[ConnectionPool, Actors]]:
     actors = Actors(folder)
     made = ConnectionSettings(
         **({"refill_per_s": 50, "collect_s": 600, "connections_per_actor": 1} | settings)
     )
-    async with ConnectionPool(actors, "here", made, CHANNEL) as pool:
+    async with ConnectionPool(actors, "here", made, CHANNEL, others=others) as pool:
         yield pool, actors
     await asyncio.gather(*actors.ended)
 
@@ -148,3 +153,65 @@ async def test_what_is_deleted_after_it_was_collected_is_gone(tmp_path: Path) ->
             pool.forget("acme", response_id)
         assert pool.index_bytes == 0
         assert (await resend(second, "resp_10")).repeated_items == 0
+
+
+async def found(pool: ConnectionPool, command: m.Message, _: object) -> m.FoundContent:
+    assert isinstance(command, m.FindContent)
+    return await pool.find_content(command)
+
+
+@asynccontextmanager
+async def two_gateways(folder: Path) -> AsyncIterator[tuple[ConnectionPool, ConnectionPool]]:
+    """Pools of two gateways on one node, each of which can ask the other."""
+    channels: list[list[Channel]] = [[], []]
+    async with AsyncExitStack() as stack:
+        pools = [
+            (await stack.enter_async_context(opened(folder, lambda to=to: to)))[0]
+            for to in channels
+        ]
+        for pool, to in zip(pools, reversed(channels), strict=True):
+            unary = {m.FindContent: partial(found, pool)}
+            listener = Listener("gateway", "here", unary, {}, CHANNEL)
+            endpoint = await listener.start(folder=folder)
+            stack.push_async_callback(listener.close)
+            to.append(await Channel.connect(endpoint, CHANNEL, node="here"))
+            stack.push_async_callback(to[0].close)
+        yield pools[0], pools[1]
+
+
+async def test_a_conversation_is_found_through_whichever_gateway_it_came(tmp_path: Path) -> None:
+    async with (
+        two_gateways(tmp_path) as (here, there),
+        here.lease("acme") as first,
+        there.lease("acme") as second,
+        there.lease("acme") as third,
+    ):
+        named = await talk(first)
+        again = await resend(second)
+        assert (again.repeated_items, again.prompt) == (4, named.prompt)
+        # It goes on there, and each of them finds all of it.
+        second.commit(m.Commit("", "resp_9", ANSWER))
+        for connection in (first, third):
+            whole = prepare("resp_20", ASK, SAID, ASK, SAID, NEXT, SAID, ASK)
+            assert (await prepared(connection, whole)).repeated_items == 6
+
+
+@pytest.mark.parametrize("why", ["another tenant", "deleted", "the other one is gone"])
+async def test_what_must_not_be_found_through_another_gateway_is_not(
+    tmp_path: Path, why: str
+) -> None:
+    tenant = "rival" if why == "another tenant" else "acme"
+    async with (
+        two_gateways(tmp_path) as (here, there),
+        here.lease("acme") as first,
+        there.lease(tenant) as second,
+    ):
+        await talk(first)
+        if why == "deleted":
+            for pool, response_id in product((here, there), ("resp_1", "resp_2")):
+                pool.forget("acme", response_id)
+        if why == "the other one is gone":
+            for channel in there._conversations._others():
+                await channel.close()
+        again = await resend(second)
+        assert (again.repeated_items, again.prompt.prefix_key) == (0, b"")
