@@ -37,6 +37,8 @@ class ActorLink:
         self._on_stuck = on_stuck
         self._channel: Channel | None = None
         self._unacknowledged: dict[m.Close | m.Forget, None] = {}
+        self.collecting = asyncio.Lock()
+        """Held by who asks it what is new."""
         self.uncollected = False
         """Have turns ended since it was asked what is new?"""
         self.collected = 0

@@ -15,7 +15,7 @@ from turnwire.actors.actor_link import ActorLink
 from turnwire.actors.channel import Channel
 from turnwire.actors.lease_shared import SharedConnections
 from turnwire.actors.leased_connection import MAX_UNACKNOWLEDGED, LeasedConnection
-from turnwire.actors.node_conversations import NodeConversations
+from turnwire.actors.node_conversations import ASKED_ANSWER_S, NodeConversations
 from turnwire.actors.owned_tasks import OwnedTasks
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ChannelSettings, ConnectionSettings
@@ -125,7 +125,9 @@ class ConnectionPool:
 
     async def find_content(self, command: m.FindContent) -> m.FoundContent:
         """Answers another gateway of the node."""
-        return m.FoundContent(await self._conversations.find_here(command.tenant, command.wanted))
+        return m.FoundContent(
+            await self._conversations.find_here(command.tenant, command.wanted, ASKED_ANSWER_S)
+        )
 
     @property
     def index_bytes(self) -> int:

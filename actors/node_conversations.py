@@ -8,8 +8,10 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from msgspec.structs import replace
+
 from turnwire.actors.actor_link import ActorLink
-from turnwire.actors.ask import ask, expect
+from turnwire.actors.ask import ask
 from turnwire.actors.channel import Channel
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.node_index import NodeIndex
@@ -17,8 +19,10 @@ from turnwire.pipelines.protocol.errors import ApiError
 
 _log = logging.getLogger(__name__)
 
-_ANSWER_S = 1.0
-"""An actor that has not said what is new by then is not waited for."""
+ANSWER_S = 1.0
+"""Who has not said by then what is new, or known, is not waited for."""
+ASKED_ANSWER_S = ANSWER_S / 2
+"""An actor, while another gateway waits."""
 
 
 def _nobody() -> list[Channel]:
@@ -58,57 +62,68 @@ class NodeConversations:
 
     async def find(self, tenant: str, wanted: m.ContentUnknown) -> tuple[m.KnownTurn, ...]:
         """What all actors of `tenant` on the node know of it: the longest that a gateway has."""
-        if not self._max_bytes:
-            return ()
-        command = m.FindContent(tenant, wanted)
+        own = await self.find_here(tenant, wanted)
+        if not self._max_bytes or _reach(wanted, own) >= wanted.answers:
+            return own
+        command = m.FindContent(tenant, replace(wanted, behind=own[-1].said) if own else wanted)
         async with asyncio.TaskGroup() as tasks:
             asked = [tasks.create_task(_told(channel, command)) for channel in self._others()]
-            own = await self.find_here(tenant, wanted)
-        found = max((own, *(task.result() for task in asked)), key=partial(_reach, wanted))
-        if found is not own:
-            # What is said next comes from an actor of this gateway, and goes on from these.
-            self._index.put(tenant, found)
-        return found
+        told = [self._index.allowed(tenant, task.result()) for task in asked]
+        best = max(told, key=partial(_reach, wanted), default=())
+        if _reach(wanted, best) <= _reach(wanted, own):
+            return own
+        # What is said next comes from an actor of this gateway, and goes on from these.
+        self._index.put(tenant, best)
+        return own + best if own and best[0].before == own[-1].said else best
 
-    async def find_here(self, tenant: str, wanted: m.ContentUnknown) -> tuple[m.KnownTurn, ...]:
+    async def find_here(
+        self, tenant: str, wanted: m.ContentUnknown, within_s: float = ANSWER_S
+    ) -> tuple[m.KnownTurn, ...]:
         """What this gateway's own actors of `tenant` know of it together."""
         if not self._max_bytes:
             return ()
-        await self._collect_all((whose, link) for whose, link in self._links() if whose == tenant)
+        links = [link for whose, link in self._links() if whose == tenant]
+        await self._collect_all(((tenant, link) for link in links), within_s)
         return self._index.find(tenant, wanted)
 
     def forget(self, tenant: str, response_id: str) -> None:
         self._index.forget(tenant, response_id)
 
-    async def collect(self, tenant: str, link: ActorLink) -> None:
+    async def collect(self, tenant: str, link: ActorLink, within_s: float = ANSWER_S) -> None:
         """Never raises: what cannot be had is lost with the actor, and costs time only."""
-        channel = link.channel
-        if not link.uncollected or channel is None:
-            return
-        link.uncollected = False
-        try:
-            async with asyncio.timeout(_ANSWER_S):
-                reply = await channel.call(m.Collect(link.collected))
-            found = expect(reply, m.Collected)
-        except (ApiError, TimeoutError) as error:
-            link.uncollected = True
-            _log.warning("lease.not_collected %s: %s", link.actor_id, type(error).__name__)
-            return
-        # Two may be under way at once, and both bring what is new.
-        link.collected = max(link.collected, found.number)
-        before, link.checks = link.checks, max(link.checks, (found.checked, found.mismatched))
-        self.checked += link.checks[0] - before[0]
-        self.mismatched += link.checks[1] - before[1]
-        self._index.put(tenant, found.turns)
+        async with link.collecting:
+            channel = link.channel
+            if not link.uncollected or channel is None:
+                return
+            link.uncollected = False
+            try:
+                async with asyncio.timeout(within_s):
+                    found = await ask(channel, m.Collect(link.collected), m.Collected)
+            except (ApiError, TimeoutError) as error:
+                link.uncollected = True
+                _log.warning("lease.not_collected %s: %s", link.actor_id, type(error).__name__)
+                return
+            except BaseException:
+                link.uncollected = True
+                raise
+            link.collected = found.number
+            before, link.checks = link.checks, (found.checked, found.mismatched)
+            self.checked += link.checks[0] - before[0]
+            self.mismatched += link.checks[1] - before[1]
+            self._index.put(tenant, found.turns)
 
-    async def _collect_all(self, links: Iterable[tuple[str, ActorLink]]) -> None:
-        await asyncio.gather(*(self.collect(tenant, link) for tenant, link in list(links)))
+    async def _collect_all(
+        self, links: Iterable[tuple[str, ActorLink]], within_s: float = ANSWER_S
+    ) -> None:
+        await asyncio.gather(
+            *(self.collect(tenant, link, within_s) for tenant, link in list(links))
+        )
 
 
 async def _told(channel: Channel, command: m.FindContent) -> tuple[m.KnownTurn, ...]:
     """Never raises: without an answer more is rendered than had to be."""
     try:
-        async with asyncio.timeout(_ANSWER_S):
+        async with asyncio.timeout(ANSWER_S):
             return (await ask(channel, command, m.FoundContent)).turns
     except (ApiError, TimeoutError) as error:
         _log.warning("lease.not_told %s: %s", channel.endpoint.id, type(error).__name__)
@@ -117,4 +132,4 @@ async def _told(channel: Channel, command: m.FindContent) -> tuple[m.KnownTurn, 
 
 def _reach(wanted: m.ContentUnknown, found: tuple[m.KnownTurn, ...]) -> int:
     """How many of the items that are wanted these turns hold."""
-    return wanted.said.index(found[-1].said) + 1 if found else 0
+    return wanted.said.index(found[-1].said) + 1 if found and found[-1].said in wanted.said else 0

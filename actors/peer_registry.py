@@ -76,14 +76,10 @@ class PeerRegistry:
         self._turn += 1
         return links[self._turn % len(links)]
 
-    def channels_on(self, node: str, pool: str, but: str) -> list[Channel]:
-        """To all workers of a pool on a node that can be reached at once, without one of them."""
-        return [
-            link.channel
-            for link in self._links.values()
-            if link.worker.pool == pool and link.worker.endpoint.node == node
-            if link.usable and link.id != but
-        ]
+    def channels(self, pool: str) -> list[Channel]:
+        """To all workers of a pool that can be reached at once."""
+        links = self._links.values()
+        return [link.channel for link in links if link.worker.pool == pool and link.usable]
 
     def models(self) -> tuple[m.Model, ...]:
         """What the workers that are there serve, each name once."""

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from turnwire.actors.backoff import Backoff
 from turnwire.actors.channel import Channel
 from turnwire.actors.owned_tasks import OwnedTasks
@@ -36,6 +38,7 @@ class Peers:
     `background` and `ledger`. Drain the ledger before leaving the block: what it still holds then
     is lost.
 
+    `own_id`: of the gateway it is for, where it is registered itself.
     `on_invalid` is told the id of each worker whose routes no longer hold, when that is heard;
     `on_deleted` each response and conversation that any gateway has deleted.
     """
@@ -50,7 +53,9 @@ class Peers:
         on_invalid: Callable[[str], None] = _nobody_asked,
         on_deleted: Callable[[m.Deleted], None] = _nobody_asked,
         rng: random.Random | None = None,
+        own_id: str = "",
     ) -> None:
+        self._own_id = own_id
         self._on_deleted = on_deleted
         self._node = node
         self._routing = routing
@@ -95,9 +100,19 @@ class Peers:
         """What the inference workers that are there serve, each name once."""
         return self._registry.models()
 
-    def other_gateways(self, own_id: str) -> list[Channel]:
+    def other_gateways(self) -> list[Channel]:
         """Channels to those on the same node that serve beside this one."""
-        return self._registry.channels_on(self._node, "gateway", own_id)
+        return self._registry.channels("gateway")
+
+    def _near(self, registry: m.Registry) -> m.Registry:
+        """Without those that a gateway never talks to: itself, and gateways of other nodes."""
+        workers = tuple(
+            worker
+            for worker in registry.workers
+            if worker.pool != "gateway"
+            or (worker.endpoint.node == self._node and worker.endpoint.id != self._own_id)
+        )
+        return msgspec.structs.replace(registry, workers=workers)
 
     async def _watch(self) -> None:
         backoff = Backoff()
@@ -118,7 +133,7 @@ class Peers:
                 async for batch in registries:
                     registry = batch[-1]
                     assert isinstance(registry, m.Registry), "a watch streams registries"
-                    self._registry.apply(registry, new_life=new_life)
+                    self._registry.apply(self._near(registry), new_life=new_life)
                     self.router.routing = channel
                     self.router.synced.set()
                     new_life = False

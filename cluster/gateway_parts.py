@@ -1,7 +1,6 @@
 """What a gateway replica is built of: channels to the pools, warm connection actors, the port."""
 
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +55,7 @@ class GatewayParts:
             settings.safety,
             settings.billing,
             on_deleted=self._forget,
+            own_id=id,
         )
         self._stores = False
         """Has storage been there?"""
@@ -68,7 +68,7 @@ class GatewayParts:
             settings.channel,
             max(1, settings.connections.max_actors // settings.gateway.replicas),
             self._all_models_there,
-            partial(self._peers.other_gateways, id),
+            self._peers.other_gateways,
         )
         ports = Ports(
             router=self._peers.router,

@@ -55,6 +55,7 @@ class Observation:
         self._counted = 0, 0
         self._unnoted: list[_Ended] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
         self.setbacks = Setbacks()
         self._registry = CollectorRegistry()
         self.turns = Counter(
@@ -116,7 +117,7 @@ class Observation:
     def ended(self, turn: _Ended) -> None:
         """To be noted in a moment."""
         self._unnoted.append(turn)
-        if len(self._unnoted) >= MAX_UNNOTED:
+        if self._closed or len(self._unnoted) >= MAX_UNNOTED:
             self.note()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(NOTED_S, self.note)
@@ -131,6 +132,8 @@ class Observation:
             self._note(turn)
 
     def close(self) -> None:
+        """What comes now is noted at once."""
+        self._closed = True
         self.note()
 
     def _note(self, turn: _Ended) -> None:

@@ -87,14 +87,22 @@ class ContentIndex(Generic[Turn]):
         return len(self._nodes)
 
     def put(
-        self, content: Content, before: Content, response_id: str, turn: Turn, size_bytes: int
+        self,
+        content: Content,
+        before: Content,
+        response_id: str,
+        turn: Turn,
+        size_bytes: int,
+        *,
+        findable: bool = True,
     ) -> bool:
         """A turn, which goes on from the conversation `before`. False: it cannot be kept.
 
-        Of two turns with the same content behind the same past the newer one is found.
+        Of two turns with the same content behind the same past the newer one is found. One that is
+        not `findable` was deleted: put what is behind it, then `forget` it.
         """
         past = self._nodes.get(before.said)
-        if (past is None and before.said) or response_id in self._forgotten:
+        if (past is None and before.said) or (findable and response_id in self._forgotten):
             return False
         held_bytes = size_bytes + _OVERHEAD_BYTES
         if content.said == before.said or held_bytes > self._max_bytes:
@@ -102,10 +110,10 @@ class ContentIndex(Generic[Turn]):
         known = self._nodes.get(content.said)
         if known is not None:
             self._touch(known)
-            if known.before is past:
+            if known.before is past and findable:
                 self._replace(known, _Node(content, past, response_id, turn, held_bytes))
             return self._shrunk(content)
-        node = _Node(content, past, response_id, turn, held_bytes)
+        node = _Node(content, past, response_id, turn, held_bytes, findable=findable)
         self._nodes[content.said] = self._leaves[content.said] = node
         self._by_response[response_id] = node
         self.size_bytes += node.size_bytes
@@ -128,12 +136,13 @@ class ContentIndex(Generic[Turn]):
         node = self._nodes.get(said)
         return None if node is None else node.turn
 
-    def turns(self, content: Content, behind: bytes = b"") -> list[Turn]:
-        """All turns of a conversation, oldest first; of those behind what was said in `behind`."""
-        found: list[Turn] = []
+    def turns(self, content: Content, behind: bytes = b"") -> list[tuple[Turn, bool]]:
+        """All turns of a conversation, oldest first, and whether each may be found by itself; of
+        those behind what was said in `behind`."""
+        found: list[tuple[Turn, bool]] = []
         node = self._nodes.get(content.said)
         while node is not None and node.content.said != behind:
-            found.append(node.turn)
+            found.append((node.turn, node.findable))
             node = node.before
         found.reverse()
         return found
@@ -147,6 +156,10 @@ class ContentIndex(Generic[Turn]):
         if node is not None:
             node.findable = False
             self._drop(node)
+
+    def is_forgotten(self, response_id: str) -> bool:
+        """Was it deleted, as far as that is remembered?"""
+        return response_id in self._forgotten
 
     def drop_oldest(self) -> None:
         """Of the turns that none follows, the one that was unused for longest."""

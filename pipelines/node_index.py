@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from msgspec.structs import replace
+
 from turnwire.pipelines.content_index import Content, ContentIndex
 from turnwire.pipelines.messages import ContentUnknown, KnownTurn
 
@@ -23,7 +25,17 @@ class NodeIndex:
             for turn in turns:
                 # What came before is compared by what was said only.
                 content, before = Content(turn.said, turn.thought), Content(turn.before)
-                index.put(content, before, turn.response_id, turn, turn.size_bytes)
+                index.put(
+                    content,
+                    before,
+                    turn.response_id,
+                    turn,
+                    turn.size_bytes,
+                    findable=turn.findable,
+                )
+            for turn in turns:
+                if not turn.findable:
+                    index.forget(turn.response_id)
         while self.size_bytes > self._max_bytes:
             largest = max(self._tenants.values(), key=lambda held: held.size_bytes)
             with self._counted(largest):
@@ -36,7 +48,21 @@ class NodeIndex:
         found = index.longest(conversation)
         if found is None:
             return ()
-        return tuple(index.turns(conversation[found[0] - 1], wanted.behind))
+        turns = index.turns(conversation[found[0] - 1], wanted.behind)
+        return tuple(
+            turn if findable else replace(turn, findable=False) for turn, findable in turns
+        )
+
+    def allowed(self, tenant: str, turns: tuple[KnownTurn, ...]) -> tuple[KnownTurn, ...]:
+        """What others know, as far as it may be found here: some of it was deleted meanwhile."""
+        index = self._of(tenant)
+        known = [
+            replace(turn, findable=turn.findable and not index.is_forgotten(turn.response_id))
+            for turn in turns
+        ]
+        while known and not known[-1].findable:
+            known.pop()
+        return tuple(known)
 
     def forget(self, tenant: str, response_id: str) -> None:
         index = self._of(tenant)

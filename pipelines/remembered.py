@@ -68,6 +68,7 @@ class Remembered:
             tuple(content.said for content in beyond),
             tuple(content.thought for content in beyond),
             conversation[count - 1].said if count else b"",
+            last - count,
         )
         return Repeated(count, turn, wanted)
 
@@ -76,7 +77,10 @@ class Remembered:
         for turn in turns:
             before = self._index.at(turn.before)
             if before is not None or not turn.before:
-                self._keep(_checkpoint(turn, before))
+                self._keep(_checkpoint(turn, before), findable=turn.findable)
+        for turn in turns:
+            if not turn.findable:
+                self._index.forget(turn.response_id)
 
     def collect(self, after: int) -> Collected:
         """What was added behind number `after`: all up to there has arrived."""
@@ -96,11 +100,13 @@ class Remembered:
         self._uncollected.clear()
         self._uncollected_bytes = 0
 
-    def _keep(self, turn: Checkpoint) -> bool:
+    def _keep(self, turn: Checkpoint, *, findable: bool = True) -> bool:
         before = content_of(turn.parent)
         if turn.content is None or before is None:
             return False
-        return self._index.put(turn.content, before, turn.response_id, turn, turn.size_bytes)
+        return self._index.put(
+            turn.content, before, turn.response_id, turn, turn.size_bytes, findable=findable
+        )
 
     def _collected(self, number: int) -> None:
         self._uncollected_bytes -= self._uncollected.pop(number).size_bytes

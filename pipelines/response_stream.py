@@ -84,7 +84,8 @@ class ResponseStream:
         self._logprobs: list[Json] = []
         self._compaction: OpenCompaction | None = None
         self._state = b""
-        """The members of the event that a heartbeat repeats."""
+        """The members of the event that a heartbeat repeats, and its kind."""
+        self._state_kind = b""
         self.status: Status = "in_progress"
 
     @property
@@ -151,10 +152,11 @@ class ResponseStream:
         """The state once more, for clients that give up on a silent turn."""
         if self.ended or not self._state:
             return []
-        return [self._writer.event(b"response." + self.status.encode(), self._state)]
+        return [self._writer.event(self._state_kind, self._state)]
 
     def _enter(self, status: Status) -> None:
         self.status = status
+        self._state_kind = b"response." + status.encode()
         self._state = b'"response":' + self.object.render(status, trimmed=self._trim_echo)
 
     def produced(self, batch: list[EngineEvent]) -> list[Json]:

@@ -13,6 +13,8 @@ class ContentUnknown(Message, frozen=True):
     thought: tuple[bytes, ...]
     behind: bytes = b""
     """What was said up to where the actor knows it; empty: it knows nothing of it."""
+    answers: int = 0
+    """Up to the last item that a model made there are so many: who knows these knows all."""
 
 
 class KnownTurn(Message, frozen=True):
@@ -37,6 +39,8 @@ class KnownTurn(Message, frozen=True):
     effort: str | None = None
     behind: bytes = b""
     """Names what its prompt was sent behind: of two turns that said the same, only one."""
+    findable: bool = True
+    """False: its response was deleted, and it is there only for those behind it."""
 
     @property
     def size_bytes(self) -> int:

@@ -136,11 +136,11 @@ class RequestParser:
         rest = replace(body, previous_response_id="", metadata=None, **_READ_ANEW)
         if self._last is not None and self._last[:2] == (transport, rest):
             last = self._last[2]
+            items, triggered = parse_input(body.input, self._random_bytes)
+            self._check_size(items)
             tools = self._tools.get(body.tools)
             instructions = self._instructions.get(body.instructions)
             if tools is last.tools and instructions is last.instructions:
-                items, triggered = parse_input(body.input, self._random_bytes)
-                self._check_size(items)
                 return replace(
                     last,
                     input=items,

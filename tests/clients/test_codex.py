@@ -8,7 +8,7 @@ import httpx
 import pytest
 from client_servers import MODELS
 from codex_client import Codex, Run
-from running_server import RunningServer
+from running_server import RunningServer, wait_until
 from turn_counts import Turns, refusals_of, turns_of
 
 TOOL_TURNS = 8
@@ -56,10 +56,10 @@ def test_a_task_and_its_resumption_run_over_one_socket_each_sending_only_what_is
 
 def test_a_turn_is_one_line_of_the_log(codex: Codex, server: RunningServer) -> None:
     check_task(codex.exec("Look around."))
-    log = (server.log_folder / "gateway-0.log").read_text()
     ended = "client=codex transport=websocket continuation=incremental status=completed"
-    assert "turn.ended response_id=resp_" in log
-    assert f"{ended} model=sim-agent input_tokens=" in log
+    log = server.log_folder / "gateway-0.log"
+    wait_until(lambda: f"{ended} model=sim-agent input_tokens=" in log.read_text())
+    assert "turn.ended response_id=resp_" in log.read_text()
 
 
 def test_tools_no_model_here_is_shown_are_no_obstacle(codex: Codex, server: RunningServer) -> None:

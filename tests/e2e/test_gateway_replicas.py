@@ -103,6 +103,16 @@ def test_a_history_in_full_is_known_through_whichever_gateway_it_came(
     replicated: RunningServer, stack: ExitStack
 ) -> None:
     here, there = one_socket_a_gateway(replicated, stack).values()
+
+    def know_each_other() -> bool:
+        """They find each other in the registry, which no client waits for."""
+        items = [{"role": "user", "content": "hi"}]
+        said = here.turn("sim-max", items, instructions="Who is there?").succeeded()
+        items += [{"role": "assistant", "content": said.text}, {"role": "user", "content": "ho"}]
+        again = there.turn("sim-max", items, instructions="Who is there?")
+        return again.succeeded().cached_tokens > 0
+
+    wait_until(know_each_other)
     items: list[dict[str, Any]] = []
     before = 0
     for number, socket in enumerate((here, there, there, here, there)):

@@ -248,8 +248,9 @@ def test_the_longest_unused_goes_and_never_before_what_follows_it() -> None:
     assert index.longest(said("a", "b", "c")) == (2, "a/b")
     assert keep(index, "a", "b", "d", size_bytes=488)
     assert index.longest(said("x", "y", "z")) == (2, "x/y")
-    assert index.turns(said("a", "b", "d")[-1]) == ["a", "a/b", "a/b/d"]
-    assert index.turns(said("a", "b", "d")[-1], behind=said("a")[-1].said) == ["a/b", "a/b/d"]
+    held = [("a", True), ("a/b", True), ("a/b/d", True)]
+    assert index.turns(said("a", "b", "d")[-1]) == held
+    assert index.turns(said("a", "b", "d")[-1], behind=said("a")[-1].said) == held[1:]
 
 
 def test_what_is_larger_than_all_is_not_kept_nor_what_follows_it() -> None:

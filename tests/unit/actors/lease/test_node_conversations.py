@@ -10,15 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from turnwire.actors.actor_link import ActorLink
 from turnwire.actors.channel import Channel, Listener
 from turnwire.actors.connection import ConnectionActor
 from turnwire.actors.lease import ConnectionPool
 from turnwire.actors.leased_connection import LeasedConnection
+from turnwire.actors.node_conversations import NodeConversations
 from turnwire.pipelines import messages as m
 from turnwire.pipelines.config import ChannelSettings, ConnectionSettings
 
 MODEL = m.Model("sim", "items")
 CHANNEL = ChannelSettings()
+MANY_BYTES = 1 << 20
 ASK = {"role": "user", "content": "hello"}
 NEXT = ASK | {"id": "msg_9"}
 SAID = {"role": "assistant", "content": "fine"}
@@ -196,22 +199,121 @@ async def test_a_conversation_is_found_through_whichever_gateway_it_came(tmp_pat
             assert (await prepared(connection, whole)).repeated_items == 6
 
 
-@pytest.mark.parametrize("why", ["another tenant", "deleted", "the other one is gone"])
+@pytest.mark.parametrize(
+    "why", ["another tenant", "deleted", "deleted here", "the other one is gone"]
+)
 async def test_what_must_not_be_found_through_another_gateway_is_not(
     tmp_path: Path, why: str
 ) -> None:
-    tenant = "rival" if why == "another tenant" else "acme"
-    async with (
-        two_gateways(tmp_path) as (here, there),
-        here.lease("acme") as first,
-        there.lease(tenant) as second,
-    ):
+    async with two_gateways(tmp_path) as (here, there), here.lease("acme") as first:
         await talk(first)
-        if why == "deleted":
-            for pool, response_id in product((here, there), ("resp_1", "resp_2")):
+        if why.startswith("deleted"):
+            hearing = (here, there) if why == "deleted" else (there,)
+            for pool, response_id in product(hearing, ("resp_1", "resp_2")):
                 pool.forget("acme", response_id)
         if why == "the other one is gone":
             for channel in there._conversations._others():
                 await channel.close()
-        again = await resend(second)
+        async with there.lease("rival" if why == "another tenant" else "acme") as second:
+            again = await resend(second)
         assert (again.repeated_items, again.prompt.prefix_key) == (0, b"")
+
+
+@pytest.mark.parametrize("gateways", [1, 2])
+async def test_a_deleted_turn_is_there_for_those_behind_it_only(
+    tmp_path: Path, gateways: int
+) -> None:
+    async with two_gateways(tmp_path) as (here, there), here.lease("acme") as first:
+        await talk(first)
+        await here._conversations._collect_all(here._links_of_tenants())
+        here.forget("acme", "resp_1")
+        async with (here, there)[gateways - 1].lease("acme") as second:
+            assert (await resend(second)).repeated_items == 4
+            short = prepare("resp_30", ASK, SAID, NEXT)
+            assert (await prepared(second, short)).repeated_items == 0
+
+
+def known(number: int, before: bytes = b"") -> m.KnownTurn:
+    said, id = b"said %d" % number, f"resp_{number}"
+    return m.KnownTurn(said, b"", before, id, b"", b"", "m", b"", "stop", True, False, None, {})
+
+
+ONE = m.ContentUnknown((b"said 1",), (b"",), answers=1)
+
+
+class Slow:
+    """A gateway, or an actor, that answers when it is let."""
+
+    def __init__(self, answer: m.Message) -> None:
+        self.answer = answer
+        self.asked, self.go = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, _command: m.Message, _caller: object) -> m.Message:
+        self.asked.set()
+        await self.go.wait()
+        return self.answer
+
+
+@asynccontextmanager
+async def served(folder: Path, command: type[m.Message], answer: Slow) -> AsyncIterator[Channel]:
+    listener = Listener("slow", "here", {command: answer}, {}, CHANNEL)
+    channel = await Channel.connect(await listener.start(folder=folder), CHANNEL, node="here")
+    yield channel
+    await channel.close()
+    await listener.close()
+
+
+async def test_who_knows_all_of_it_asks_nobody(tmp_path: Path) -> None:
+    other = Slow(m.FoundContent(()))
+    async with served(tmp_path, m.FindContent, other) as channel:
+        here = NodeConversations(MANY_BYTES, 600, lambda: [], lambda: [channel])
+        here._index.put("acme", (known(1),))
+        assert await here.find("acme", ONE) == (known(1),)
+        assert not other.asked.is_set()
+
+
+async def test_what_is_deleted_while_another_gateway_answers_is_not_found(tmp_path: Path) -> None:
+    other = Slow(m.FoundContent((known(1),)))
+    async with served(tmp_path, m.FindContent, other) as channel:
+        here = NodeConversations(MANY_BYTES, 600, lambda: [], lambda: [channel])
+        asking = asyncio.create_task(here.find("acme", ONE))
+        await other.asked.wait()
+        here.forget("acme", "resp_1")
+        other.go.set()
+        assert await asking == ()
+        assert await here.find_here("acme", ONE) == ()
+
+
+@asynccontextmanager
+async def slow_actor(folder: Path) -> AsyncIterator[tuple[Slow, ActorLink]]:
+    actor = Slow(m.Collected((known(2),), 1))
+    async with served(folder, m.Collect, actor) as channel:
+
+        async def dial(*_: object) -> Channel:
+            return channel
+
+        link = ActorLink("slow", dial, lambda _: None, lambda _: None)
+        await link.connect(channel.endpoint)
+        link.uncollected = True
+        yield actor, link
+
+
+async def test_a_slow_actor_does_not_hide_what_its_gateway_knows(tmp_path: Path) -> None:
+    async with slow_actor(tmp_path) as (actor, link):
+        there = NodeConversations(MANY_BYTES, 600, lambda: [("acme", link)])
+        there._index.put("acme", (known(1),))
+        assert await there.find_here("acme", ONE, 0.01) == (known(1),)
+        assert actor.asked.is_set()
+        assert link.uncollected
+
+
+async def test_who_stops_asking_takes_nothing_away(tmp_path: Path) -> None:
+    async with slow_actor(tmp_path) as (actor, link):
+        there = NodeConversations(MANY_BYTES, 600, lambda: [("acme", link)])
+        two = m.ContentUnknown((b"said 2",), (b"",), answers=1)
+        asking = asyncio.create_task(there.find_here("acme", two))
+        await actor.asked.wait()
+        asking.cancel()
+        await asyncio.wait((asking,))
+        actor.go.set()
+        assert await there.find_here("acme", two) == (known(2),)

@@ -106,9 +106,10 @@ class World:
         streams: Mapping[type, Callable[..., Any]] | None = None,
         max_ongoing: int = 4,
         tcp_host: str | None = None,
+        node: str = NODE,
     ) -> FakeWorker:
         lost: asyncio.Queue[Caller] = asyncio.Queue()
-        listener = Listener(id, NODE, unary or {}, streams or {}, CHANNEL, lost.put_nowait)
+        listener = Listener(id, node, unary or {}, streams or {}, CHANNEL, lost.put_nowait)
         endpoint = await listener.start(folder=self.folder, tcp_host=tcp_host)
         self.stack.push_async_callback(listener.close)
         models = (MODEL,) if pool == "inference" else ()

@@ -28,7 +28,9 @@ FINISHED = m.GenerationFinished("stop", m.Counts(1, 0, 2))
 
 
 @asynccontextmanager
-async def peers_of(world: "World", invalid: list[str] | None = None) -> AsyncIterator[Peers]:
+async def peers_of(
+    world: "World", invalid: list[str] | None = None, own_id: str = ""
+) -> AsyncIterator[Peers]:
     made = Peers(
         "here",
         world.control,
@@ -36,6 +38,7 @@ async def peers_of(world: "World", invalid: list[str] | None = None) -> AsyncIte
         SafetySettings(),
         BillingSettings(max_backlog=20),
         (invalid if invalid is not None else []).append,
+        own_id=own_id,
     )
     async with made as peers:
         await peers.synced()
@@ -86,6 +89,18 @@ class FakeLedger:
         if self.away:
             raise Overloaded("the database is away")
         return m.Done()
+
+
+async def test_a_gateway_talks_to_the_others_of_its_node_alone(
+    world: "World", until: "Until", caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.worker("far", "gateway", node="elsewhere")
+    for id in ("own", "other"):
+        await world.worker(id, "gateway")
+    async with peers_of(world, own_id="own") as peers:
+        await until(lambda: bool(peers.other_gateways()))
+        assert [channel.endpoint.id for channel in peers.other_gateways()] == ["other"]
+    assert not [line for line in caplog.messages if line.startswith("peer.unreachable")]
 
 
 # --- router ---------------------------------------------------------------------------------------

@@ -142,10 +142,12 @@ def test_usage_counts_cached_and_written_tokens_apart() -> None:
 def test_a_heartbeat_repeats_the_state_with_the_next_number() -> None:
     made = stream("lane-1")
     frames = made.created() + made.started() + made.heartbeat() + made.produced(text("x"))
-    frames += [*made.heartbeat(), *made.closed("stop", 1), made.terminal()]
+    frames += [*made.heartbeat(), *made.closed("stop", 1)]
+    # It is closed, and waits until it is stored.
+    frames += [*made.heartbeat(), made.terminal()]
     events = [orjson.loads(frame) for frame in frames]
     check_events(events)
-    assert types(events).count("in_progress") == 3
+    assert types(events).count("in_progress") == 4
     assert {event["stream_id"] for event in events} == {"lane-1"}
     assert made.heartbeat() == []
 
