@@ -23,7 +23,10 @@ help: ## show this list
 run: $(VENV)/run.stamp ## install what is missing and start a server: make run ARGS="--port 9000"
 	@exec $(BIN)/turnwire serve $(ARGS)
 
-test: lint unit model system test-clients ## all checks: lint, types, tests without and with a real Ray
+test: lint ## all checks: lint, types, tests without and with a real Ray
+	@$(MAKE) --no-print-directory -j2 --output-sync=target unit model
+	@$(MAKE) --no-print-directory system
+	@$(MAKE) --no-print-directory test-clients
 
 lint: $(VENV)/dev.stamp ## ruff and mypy
 	$(BIN)/ruff check $(SOURCES)

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from turnwire.pipelines.config import ChannelSettings, StorageSettings
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from postgres import PostgresServer, rows_of
 
+DATABASES = ("sqlite", "postgresql")
 RESPONSE_BYTES = 8192
 AT_ONCE = 32
 DELETES = 0.01
@@ -209,8 +210,9 @@ def measure(args: argparse.Namespace) -> Found:
         }
         url = postgres.database()
         on_postgres = f'[storage]\nurl = "{url}"\n[billing]\nurl = "{url}"\n' + ONLY_SIMULATED
-        with served(ONLY_SIMULATED) as sqlite, served(on_postgres) as postgresql:
-            urls = {"sqlite": sqlite.url, "postgresql": postgresql.url}
+        settings = {"sqlite": ONLY_SIMULATED, "postgresql": on_postgres}
+        with ExitStack() as stack:
+            urls = {name: stack.enter_context(served(settings[name])).url for name in args.turns_on}
             found["turn"] = uvloop.run(turns(urls, args.seconds, args.trials))
         return found
 
@@ -220,6 +222,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of each trial")
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--responses", type=int, default=10_000)
+    parser.add_argument(
+        "--turns-on", nargs="+", choices=DATABASES, default=DATABASES, help="databases of `turn`"
+    )
     args = parser.parse_args()
     line = {"bench": "store", **measure(args), "python": platform.python_version()}
     print(json.dumps(line))
