@@ -10,6 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,34 +113,42 @@ async def settled(server: psutil.Process) -> None:
         calm_s, before = (0.0 if busy else calm_s + 1.0), now
 
 
-async def measure(
-    servers: dict[str, Server],
-    bare: dict[str, str],
-    frame: bytes,
-    instructions: str | None,
-    seconds: float,
-    trials: int,
-) -> Found:
-    """By server. All cases in turn, `trials` times, so that a slow moment of the machine hits each.
+@dataclass
+class Measured:
+    """What was found in rounds: by server or floor, and by case, a list a round."""
 
-    `bare`: the floors that are servers, by name; they are sent `frame`.
-    """
-    times: dict[tuple[str, str], list[list[float]]] = {}
-    costs: dict[tuple[str, str], list[Counter[str]]] = {}
-    async with AsyncExitStack() as stack:
-        floors = await begun_floors(stack, bare, frame)
-        chains = await warmed(stack, servers, instructions, seconds)
-        for _ in range(trials):
+    times: dict[tuple[str, str], list[list[float]]] = field(default_factory=dict)
+    costs: dict[tuple[str, str], list[Counter[str]]] = field(default_factory=dict)
+    engine_ms: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    """The engine's own time in the same round."""
+
+    async def add(
+        self,
+        name: str,
+        server: Server,
+        bare: dict[str, str],
+        frame: bytes,
+        instructions: str | None,
+        seconds: float,
+    ) -> None:
+        """A round: all cases of one server, which has the machine to itself, and the floors.
+
+        `bare`: the floors that are servers, by name; they are sent `frame`.
+        """
+        async with AsyncExitStack() as stack:
+            floors = await begun_floors(stack, bare, frame)
+            chains = await warmed(stack, server, instructions, seconds)
             for gap, gap_s in GAPS_S.items():
-                for name, once in floors.items():
+                for floor, once in floors.items():
                     found = await repeated(once, seconds / 4, gap_s)
-                    times.setdefault((f"floor_{name}", gap), []).append(found)
-                for (name, tokens), chain in chains.items():
-                    process = servers[name].process
-                    found, spent = await bursts(chain, process, seconds, gap_s)
-                    times.setdefault((name, f"{gap}_{tokens}"), []).append(found)
-                    costs.setdefault((name, f"{gap}_{tokens}"), []).append(spent)
-    return judged(times, costs)
+                    self.times.setdefault((f"floor_{floor}", gap), []).append(found)
+                    if floor == ENGINE:
+                        own_ms = statistics.median(found)
+                        self.engine_ms.setdefault((name, gap), []).append(own_ms)
+                for tokens, chain in chains.items():
+                    found, spent = await bursts(chain, server.process, seconds, gap_s)
+                    self.times.setdefault((name, f"{gap}_{tokens}"), []).append(found)
+                    self.costs.setdefault((name, f"{gap}_{tokens}"), []).append(spent)
 
 
 async def begun_floors(stack: AsyncExitStack, bare: dict[str, str], frame: bytes) -> Floors:
@@ -179,35 +188,31 @@ async def bursts(
 
 
 async def warmed(
-    stack: AsyncExitStack, servers: dict[str, Server], instructions: str | None, seconds: float
-) -> "dict[tuple[str, int], Chain]":
-    """By server and history; returns when the servers are as calm as they become."""
-    chains: dict[tuple[str, int], Chain] = {}
-    for name, server in servers.items():
-        for tokens in HISTORIES:
-            opened = connected(websocket_url(server.url))
-            connection = await stack.enter_async_context(opened)
-            chains[name, tokens] = Chain(connection, tokens, instructions)
+    stack: AsyncExitStack, server: Server, instructions: str | None, seconds: float
+) -> "dict[int, Chain]":
+    """By history; returns when the server is as calm as it becomes."""
+    chains: dict[int, Chain] = {}
+    for tokens in HISTORIES:
+        connection = await stack.enter_async_context(connected(websocket_url(server.url)))
+        chains[tokens] = Chain(connection, tokens, instructions)
     for chain in chains.values():
         await repeated(chain.next_turn, seconds / 5, 0.0)
-    for server in servers.values() if seconds >= MEANT_S else ():
+    if seconds >= MEANT_S:
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
                 await settled(server.process)
     return chains
 
 
-def judged(
-    times: dict[tuple[str, str], list[list[float]]],
-    costs: dict[tuple[str, str], list[Counter[str]]],
-) -> Found:
+def judged(measured: Measured) -> Found:
+    times, costs = measured.times, measured.costs
     found: Found = {}
     for (name, case), trials in times.items():
         cost = {"cpu_us": cost_of(costs[name, case])} if (name, case) in costs else {}
         found.setdefault(name, {})[case] = spread(trials) | cost
         if cost:
             gap = case.removesuffix(f"_{case.split('_')[-1]}")
-            beyond = overhead(trials, times[f"floor_{ENGINE}", gap])
+            beyond = overhead(trials, measured.engine_ms[name, gap])
             found[name][case] |= {"overhead": beyond}
     for name in {name for name, _ in costs}:
         for gap in GAPS_S:
@@ -229,10 +234,9 @@ def spread(trials: list[list[float]]) -> Found:
     }
 
 
-def overhead(trials: list[list[float]], engine: list[list[float]]) -> Found:
+def overhead(trials: list[list[float]], engine_ms: list[float]) -> Found:
     """`spread` of what each turn takes beyond the engine's own time in the same trial."""
-    own = [statistics.median(trial) for trial in engine]
-    beyond = [[ms - less for ms in trial] for trial, less in zip(trials, own, strict=True)]
+    beyond = [[ms - less for ms in trial] for trial, less in zip(trials, engine_ms, strict=True)]
     return {name: value for name, value in spread(beyond).items() if name != "turns"}
 
 
