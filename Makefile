@@ -15,7 +15,7 @@ SOURCES := actors gateway pipelines cluster tests benchmarks examples src/turnwi
 CLIENTS := build/clients
 ARGS ?=
 
-.PHONY: help run test lint unit model system test-clients bench lock wheel clean
+.PHONY: help run test lint unit model system clients test-clients bench lock wheel clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
@@ -24,7 +24,7 @@ run: $(VENV)/run.stamp ## install what is missing and start a server: make run A
 	@exec $(BIN)/turnwire serve $(ARGS)
 
 test: lint ## all checks: lint, types, tests without and with a real Ray
-	@$(MAKE) --no-print-directory -j2 --output-sync=target unit model
+	@$(MAKE) --no-print-directory -j2 --output-sync=target unit model clients
 	@$(MAKE) --no-print-directory system
 	@$(MAKE) --no-print-directory test-clients
 
@@ -42,7 +42,9 @@ model: $(VENV)/dev.stamp ## the tests of the engine with the real model, and lon
 system: $(VENV)/dev.stamp ## the tests that start a Ray or a whole server
 	$(BIN)/pytest -q tests --ignore tests/unit --ignore tests/clients $(ARGS)
 
-test-clients: $(VENV)/dev.stamp $(CLIENTS)/npm/stamp $(CLIENTS)/agents/stamp ## Codex and the SDKs, unmodified
+clients: $(CLIENTS)/npm/stamp $(CLIENTS)/agents/stamp
+
+test-clients: $(VENV)/dev.stamp clients ## Codex and the SDKs, unmodified
 	$(BIN)/pytest -q tests/clients $(ARGS)
 
 bench: $(VENV)/dev.stamp ## every benchmark, one JSON line each
