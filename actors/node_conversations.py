@@ -25,10 +25,6 @@ ASKED_ANSWER_S = ANSWER_S / 2
 """An actor, while another gateway waits."""
 
 
-def _nobody() -> list[Channel]:
-    return []
-
-
 class NodeConversations:
     """Collects lazily: every `collect_s`, before a look-up, and before an actor is ended."""
 
@@ -37,7 +33,7 @@ class NodeConversations:
         max_bytes: int,
         collect_s: float,
         links: Callable[[], Iterable[tuple[str, ActorLink]]],
-        others: Callable[[], list[Channel]] = _nobody,
+        others: Callable[[], list[Channel]] = lambda: [],
     ) -> None:
         """`links`: the actors that serve somebody, each behind its tenant. `others`: channels to
         the other gateways of the node.
@@ -82,8 +78,8 @@ class NodeConversations:
         """What this gateway's own actors of `tenant` know of it together."""
         if not self._max_bytes:
             return ()
-        links = [link for whose, link in self._links() if whose == tenant]
-        await self._collect_all(((tenant, link) for link in links), within_s)
+        links = [(whose, link) for whose, link in self._links() if whose == tenant]
+        await self._collect_all(links, within_s)
         return self._index.find(tenant, wanted)
 
     def forget(self, tenant: str, response_id: str) -> None:
@@ -99,13 +95,12 @@ class NodeConversations:
             try:
                 async with asyncio.timeout(within_s):
                     found = await ask(channel, m.Collect(link.collected), m.Collected)
-            except (ApiError, TimeoutError) as error:
+            except BaseException as error:
                 link.uncollected = True
+                if not isinstance(error, ApiError | TimeoutError):
+                    raise
                 _log.warning("lease.not_collected %s: %s", link.actor_id, type(error).__name__)
                 return
-            except BaseException:
-                link.uncollected = True
-                raise
             link.collected = found.number
             before, link.checks = link.checks, (found.checked, found.mismatched)
             self.checked += link.checks[0] - before[0]

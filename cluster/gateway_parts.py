@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from turnwire.actors.channel import Caller, Listener, UnaryHandler
+from turnwire.actors.channel import Listener, UnaryHandler
 from turnwire.actors.connection import ConnectionActor
 from turnwire.actors.deployment_keys import DeploymentKeys
 from turnwire.actors.lease import ConnectionPool
@@ -109,7 +109,9 @@ class GatewayParts:
 
     async def _answer_others(self) -> None:
         channel = self._settings.channel
-        unary: dict[type[m.Message], UnaryHandler] = {m.FindContent: self._found}
+        unary: dict[type[m.Message], UnaryHandler] = {
+            m.FindContent: lambda command, _: self._connections.find_content(command)
+        }
         listener = Listener(self._id, self._node, unary, {}, channel)
         endpoint = await listener.start(folder=Path(self._place.folder))
         self._blocks.push_async_callback(listener.close)
@@ -117,10 +119,6 @@ class GatewayParts:
         await self._blocks.enter_async_context(
             Registration(worker, listener.secret, self._routing, lambda: (0, 0), channel)
         )
-
-    async def _found(self, command: m.Message, _caller: Caller) -> m.FoundContent:
-        assert isinstance(command, m.FindContent), "what it is served for"
-        return await self._connections.find_content(command)
 
     def _forget(self, gone: m.Deleted) -> None:
         self._connections.forget(gone.tenant, gone.response_id, gone.conversation_id)

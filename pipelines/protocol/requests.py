@@ -133,11 +133,11 @@ class RequestParser:
         body = decode_body(frame)
         if body.previous_response_id is None:
             return self._parsed(body, transport)
+        given = None
         rest = replace(body, previous_response_id="", metadata=None, **_READ_ANEW)
         if self._last is not None and self._last[:2] == (transport, rest):
             last = self._last[2]
-            items, triggered = parse_input(body.input, self._random_bytes)
-            self._check_size(items)
+            given = items, triggered = self._input(body)
             tools = self._tools.get(body.tools)
             instructions = self._instructions.get(body.instructions)
             if tools is last.tools and instructions is last.instructions:
@@ -149,20 +149,25 @@ class RequestParser:
                     metadata=body.metadata or {},
                     repeats=last,
                 )
-        request = self._parsed(body, transport)
+        request = self._parsed(body, transport, given)
         if request.generate:
             self._last = transport, _let_go(rest), replace(request, input=())
         return request
 
-    def _parsed(self, body: Body, transport: Transport) -> Request:
+    def _parsed(
+        self,
+        body: Body,
+        transport: Transport,
+        given: tuple[tuple[Item | Reference, ...], bool] | None = None,
+    ) -> Request:
+        """`given`: its input, where that was read already."""
         model = _model(body)
         _refuse_unservable(body)
         _check_background(body, transport)
-        items, triggered = parse_input(body.input, self._random_bytes)
+        items, triggered = given or self._input(body)
         generate = body.generate is not False and not _prewarms(body)
         if triggered and not generate:
             raise InvalidRequest("A warm-up cannot compact: leave 'generate' out.", "generate")
-        self._check_size(items)
         tools = self._tools.get(body.tools)
         text, text_format, verbosity = _text(bytes(body.text))
         tool_choice, choice = parse_tool_choice(bytes(body.tool_choice), tools)
@@ -205,8 +210,9 @@ class RequestParser:
             user=body.user,
         )
 
-    def _check_size(self, items: tuple[Item | Reference, ...]) -> None:
-        """The API bounds each text, not all of them together."""
+    def _input(self, body: Body) -> tuple[tuple[Item | Reference, ...], bool]:
+        """As `parse_input`. The API bounds each text, not all of them together."""
+        items, triggered = parse_input(body.input, self._random_bytes)
         for index, item in enumerate(items):
             size = 0 if isinstance(item, Reference) else characters(item)
             if size > self._max_input_characters:
@@ -215,6 +221,7 @@ class RequestParser:
                     f"{self._max_input_characters} allowed.",
                     f"input[{index}]",
                 )
+        return items, triggered
 
 
 def _let_go(body: Body) -> Body:
