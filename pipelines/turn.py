@@ -24,6 +24,7 @@ from turnwire.pipelines.screening import Screening
 from turnwire.pipelines.services import Services
 from turnwire.pipelines.stages import Stages
 from turnwire.pipelines.summary import compact
+from turnwire.pipelines.telling import Telling
 from turnwire.pipelines.turn_request import Listener, Memory, TurnRequest
 from turnwire.pipelines.turn_work import Work, stream_of
 
@@ -68,9 +69,6 @@ class Turn:
         self._withdrawn = False
         self._deadline: asyncio.Timeout | None = None
         self._end_error: ApiError | None = None
-        self._sent_s = 0.0
-        self._told = False
-        """Does the listener know that the turn is prepared?"""
         self._conversation_id: str | None = None
 
     @property
@@ -103,7 +101,7 @@ class Turn:
         finally:
             self._release()
             if self._work is not None:
-                self._tell_prepared(self._work)
+                self._work.telling.prepared()
                 if self.usage is None and not self._withdrawn:
                     self._settle(self._work)
 
@@ -123,8 +121,8 @@ class Turn:
 
     def beat(self, now_s: float) -> None:
         """Time passed: repeat the state to a client that has heard nothing for long."""
-        if self._work is not None and now_s - self._sent_s >= self._services.limits.heartbeat_s:
-            self._flush(self._work, *self._work.stream.heartbeat())
+        if self._work is not None:
+            self._work.telling.beat(now_s, self._services.limits.heartbeat_s)
 
     async def _resolve(self) -> m.Model:
         name = self._request.model
@@ -178,7 +176,8 @@ class Turn:
             self.end,
         )
         held = screening.holds_output
-        self._work = Work(request, model, prepared, stream, screening, created_at, held)
+        telling = Telling(self._listener, self._clock.now_s, prepared, stream)
+        self._work = Work(request, model, prepared, stream, screening, created_at, held, telling)
         return self._work
 
     async def _respond(self, work: Work) -> None:
@@ -210,19 +209,20 @@ class Turn:
     def _fail(self, work: Work, error: ApiError) -> None:
         self.failure = error
         self._evict = error.status not in _KEEPS_PARENT
-        self._create(work)
-        self._flush(work, work.stream.failed(error))
+        work.telling.created()
+        work.telling.send([work.stream.failed(error)])
 
     async def _answer(self, work: Work) -> None:
         # Said behind the command to the worker: a long echo takes as long to make as a token.
+        telling = work.telling
         generation = Generation(
-            self._services, self._memory, work, sent=lambda: self._start(work, now=False)
+            self._services, self._memory, work, sent=lambda: telling.started(now=False)
         )
         if work.prepared.background:
             # Its client waits for no token, only for the record that is made of these.
-            self._create(work)
-            self._flush(work)
-        await generation.find_worker(lambda: self._queue(work))
+            telling.created()
+            telling.send([])
+        await generation.find_worker(telling.queued)
         self.stages.passed("route")
         if work.prepared.compaction and await self._compact(work):
             return
@@ -234,35 +234,10 @@ class Turn:
         self.stages.passed("decode")
         await self._conclude(work, finish)
 
-    def _create(self, work: Work) -> None:
-        """Say that the response exists, in front of whatever comes next."""
-        self._tell_prepared(work)
-        if not work.stream.exists:
-            stream = work.stream
-            work.unsent += stream.accepted() if work.prepared.background else stream.created()
-
-    def _tell_prepared(self, work: Work) -> None:
-        if not self._told:
-            self._told = True
-            self._listener.prepared(work.prepared)
-
-    def _queue(self, work: Work) -> None:
-        """Say that no worker is free."""
-        self._create(work)
-        self._flush(work, *work.stream.queued())
-
-    def _start(self, work: Work, *, now: bool = True) -> None:
-        """Say, once, that a worker has it or will have it in a moment."""
-        self._create(work)
-        if not work.started:
-            work.started = True
-            work.unsent += work.stream.started()
-        self._flush(work, now=now)
-
     async def _compact(self, work: Work) -> bool:
         """True: that was all there is to do."""
-        self._start(work)
-        ended = await compact(work, self._services, self._memory, self._emit)
+        work.telling.started()
+        ended = await compact(work, self._services, self._memory, work.telling.send)
         self.stages.passed("decode")
         if ended:
             await self._conclude(work, "stop")
@@ -270,8 +245,8 @@ class Turn:
 
     async def _warm_up(self, work: Work) -> None:
         """Answered at once: the prompt is evaluated when the client does not wait any more."""
-        self._create(work)
-        self._flush(work)
+        work.telling.created()
+        work.telling.send([])
         if work.held:
             await work.screening.passed()
         work.stream.counts = m.Counts(input_tokens=work.prepared.input_tokens)
@@ -287,9 +262,9 @@ class Turn:
         if events:
             self.stages.produced()
         if type(batch[-1]) is m.GenerationFinished:
-            work.unsent += events
+            work.telling.keep(events)
         else:
-            self._emit(events)
+            work.telling.send(events)
 
     async def _conclude(self, work: Work, finish: m.Finish) -> None:
         stream = work.stream
@@ -297,12 +272,12 @@ class Turn:
             stream.object.with_metadata(TIMINGS, self.stages.json())
         if work.prepared.warnings:
             stream.object.with_metadata(WARNINGS, " ".join(work.prepared.warnings))
-        work.unsent += stream.closed(finish, self._clock.today_s())
+        work.telling.keep(stream.closed(finish, self._clock.today_s()))
         if work.prepared.store or work.prepared.conversation_id is not None:
-            self._flush(work)
+            work.telling.send([])
             await work.kept(self._services.store, finish)
             self.stages.passed("commit")
-        self._flush(work, stream.terminal())
+        work.telling.send([stream.terminal()])
         self._finish = finish
         self._status = stream.status if work.prepared.generate else "warm_up"
 
@@ -352,15 +327,6 @@ class Turn:
     def _expire(self) -> None:
         if self._deadline is not None and not self._deadline.expired():
             self._deadline.reschedule(0)
-
-    def _flush(self, work: Work, *more: m.Json, now: bool = True) -> None:
-        events, work.unsent = [*work.unsent, *more], []
-        self._emit(events, now=now)
-
-    def _emit(self, events: list[m.Json], *, now: bool = True) -> None:
-        if events:
-            self._sent_s = self._clock.now_s()
-            self._listener.events(events, now=now)
 
     def _release(self) -> None:
         """Tell the connection how the turn ended, once, and before its next turn begins."""

@@ -26,6 +26,7 @@ from turnwire.pipelines.response_stream import ResponseStream
 from turnwire.pipelines.screening import Screening
 from turnwire.pipelines.sealing import reasoning_seal
 from turnwire.pipelines.services import Services
+from turnwire.pipelines.telling import Telling
 from turnwire.pipelines.turn_request import TurnRequest
 
 logger = logging.getLogger("turnwire.turn")
@@ -41,10 +42,7 @@ class Work:
     created_at: int
     held: bool
     """Output waits for the verdict."""
-    unsent: list[Json] = field(default_factory=list)
-    """Events that have their numbers and leave with the next ones."""
-    started: bool = False
-    """Was `response.in_progress` among them?"""
+    telling: Telling
     conversation_version: int = 0
     """The version that it made of its conversation, once it was appended."""
     parser: OutputParser = field(init=False)
